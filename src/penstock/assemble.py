@@ -19,7 +19,7 @@ from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
-from penstock.settings import ObserveSettings, Settings
+from penstock.settings import ModelEntry, ObserveSettings, Settings
 from penstock.startup import process_tuning
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from penstock.database.database import Database
+    from penstock.deployment.autoscaler import Autoscaler
     from penstock.deployment.local_model import LocalModel
     from penstock.deployment.protocol import Capability, ModelCard
     from penstock.deployment.registry import ModelRegistry
@@ -138,27 +139,36 @@ def journal(settings: Settings, source: Source) -> Journal | None:
 
 def replica_set(
     shares: Sequence[ReplicaShare],
-    name: str,
+    entry: ModelEntry,
     secret: bytes,
     journal: Journal | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> ReplicaSet:
-    """The supervised engine processes of a model for a server, one per share: none is started yet. `secret` is the
-    server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
+    """The supervised engine processes of a model for a server, at most one per share: none is started yet. `secret` is
+    the server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
     does until it is ready."""
     from penstock.deployment.replica import Replica
     from penstock.deployment.replica_set import ReplicaSet
+    from penstock.deployment.scale_policy import ScaleLimits
     from penstock.engine.process import ProcessEngine
+    from penstock.observe.events import Scaled
 
     def make_replica(number: int) -> Replica:
-        source = Source(name, number)
+        source = Source(entry.name, number)
         report = None if journal is None else (lambda: journal.replica(source).level)
         emit = None if journal is None else journal.record
-        settings, gpu = shares[number]
+        settings, gpu = shares[number % len(shares)]
         tell = on_phase if number == 0 else None
         return Replica(lambda: ProcessEngine(settings, secret, tell, gpu=gpu), source, emit, report=report)
 
-    return ReplicaSet(make_replica, len(shares))
+    def tell_scaled(before: int, after: int, reason: str) -> None:
+        if journal is not None:
+            journal.record(Scaled("", journal.clock(), entry.name, before, after, reason))
+
+    limits = None
+    if entry.max_replicas is not None:
+        limits = ScaleLimits(entry.least_replicas, entry.max_replicas, entry.scale_up_s, entry.scale_down_s)
+    return ReplicaSet(make_replica, entry.first_replicas, limits=limits, on_scaled=tell_scaled)
 
 
 def local_model(
@@ -311,6 +321,7 @@ def server(
 ) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
     the journal, if there is one. `manager` adds and removes models. `database` is that of keys and usage."""
+    from penstock.deployment.scaling_metrics import ScalingCollector
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.ledger.metrics import UsageCollector
     from penstock.gateway.limits.metrics import LimitsCollector
@@ -333,6 +344,8 @@ def server(
         metrics.registry.register(SafetyCollector(gateway.safety))
     if accounting.limiter is not None:
         metrics.registry.register(LimitsCollector(accounting.limiter))
+    scaler = autoscaler(settings, models, observer)
+    metrics.registry.register(ScalingCollector(lambda: models.local, scaler))
     service = Service(
         models,
         gateway,
@@ -346,9 +359,24 @@ def server(
         keys=_key_directory(settings, key_manager),
         key_manager=key_manager,
         end_revoked=settings.tenants.revoked_streams == "end",
+        autoscaler=scaler,
     )
     gateway.on_helper_end = service.count
     return build(service, settings, observer), service, observer
+
+
+def autoscaler(settings: Settings, models: ModelRegistry, observer: Observer | None) -> Autoscaler:
+    """What changes the number of replicas of the models that have limits for it."""
+    from penstock.deployment.autoscaler import Autoscaler
+
+    def missed_slo() -> str | None:
+        return None if observer is None else observer.monitor.missed_for_load
+
+    asked = settings.observe
+    target_s = asked.slo_ttft_p95 or settings.routing.ttft_target_s
+    return Autoscaler(
+        lambda: models.local, ttft_target_s=target_s, slo_window_s=asked.slo_window_s, missed_slo=missed_slo
+    )
 
 
 def _key_manager(database: Database) -> KeyManager:

@@ -17,6 +17,7 @@ from penstock.errors import ContextOverflow
 from penstock.flow import Request, SamplingParams
 from penstock.flow.identity import SequenceNumbers
 from penstock.flow.prefix import SECRET_BYTES, draw_secret
+from penstock.settings import ModelEntry
 from penstock.startup.sharing import ReplicaShare
 from penstock.store.disk import CACHE_VARIABLE
 
@@ -63,7 +64,7 @@ def test_all_engines_of_a_server_get_its_secret(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, on_phase, gpu: given.append(secret))
     secret = draw_secret()
     assert len(secret) == SECRET_BYTES
-    replicas = assemble.replica_set([ReplicaShare(settings.load(environ={}))], "m", secret)
+    replicas = assemble.replica_set([ReplicaShare(settings.load(environ={}))], ModelEntry(name="m"), secret)
     replicas.spawn()
     replicas.replicas[0]._spawn()  # as it does when the first has died
     assert given == [secret, secret]

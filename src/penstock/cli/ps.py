@@ -39,7 +39,7 @@ def _print(listed: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("model", "state", "device"):
         table.add_column(head, no_wrap=True)
-    for head in ("weights", "KV cache", "in use", "requests", "context"):
+    for head in ("replicas", "weights", "KV cache", "in use", "requests", "context"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("until", no_wrap=True)
     for model in listed:
@@ -50,21 +50,30 @@ def _print(listed: list[dict[str, Any]]) -> None:
 
 
 def _figures(model: dict[str, Any]) -> list[str]:
-    """Device, weights, KV cache, its use and open requests: over all replicas."""
+    """Device, replicas, weights, KV cache, its use and open requests: over all replicas."""
     parts = model.get("deployments", [])
     if not parts:
-        return [""] * 5
+        return ["", _replicas(model), *[""] * 4]
     weights, kv = (sum(part[name] or 0 for part in parts) for name in ("weights_bytes", "kv_bytes"))
     devices = ", ".join(sorted({part["device"] for part in parts if part["device"]}))
-    several = f" x{len(parts)}" if len(parts) > 1 else ""
     uses = [part["kv_use"] for part in parts if part["kv_use"] is not None]
     return [
-        devices + several,
+        devices,
+        _replicas(model),
         size_text(weights) if weights else "",
         size_text(kv) if kv else "",
         f"{max(uses):.0%}" if uses else "",
         str(sum(part["open"] or 0 for part in parts)),
     ]
+
+
+def _replicas(model: dict[str, Any]) -> str:
+    """How many there are, with the limits where autoscaling may change that."""
+    scaling = model.get("scaling")
+    if scaling is None:
+        return ""
+    least, most = scaling["min_replicas"], scaling["max_replicas"]
+    return str(scaling["replicas"]) if least == most else f"{scaling['replicas']} of {least}-{most}"
 
 
 def _until(model: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ protocol      ServedModel and Deployment: what the router picks among, local or 
 registry      the models of a server by name
 local_model   a model that this server runs: files, pipeline, replicas
 replica_set   the replicas of a model
+autoscaler    changes their number with the load, as scale_policy decides; scaling_metrics has the demand
 residency     which local models are in memory
 replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs,
               engine_queries are questions to it

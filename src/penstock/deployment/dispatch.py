@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.deployment.ticket import OpenSequence, Ticket, TokenLane
 from penstock.flow import Cancel, Delta, FinishReason, Frame
 from penstock.flow.identity import UNNAMED, Source
 from penstock.observe import events
 from penstock.observe.events import Emit
+from penstock.stream.active_request import ActiveRequest
 
 
 class Dispatcher:
@@ -24,6 +25,7 @@ class Dispatcher:
     def __init__(self, cancel: Callable[[Cancel], None], source: Source = UNNAMED, emit: Emit | None = None) -> None:
         self.sequences: dict[str, OpenSequence] = {}  # by id
         self.pending_tokens = 0  # prompt tokens of sequences without output
+        self.answered_tokens = 0  # of those that had some, ever
         self._by_number: dict[int, OpenSequence] = {}
         self._cancel = cancel
         self._source = source
@@ -46,6 +48,20 @@ class Dispatcher:
         del self.sequences[sequence.id]
         self._by_number.pop(sequence.number, None)
         self.pending_tokens -= sequence.pending_tokens
+
+    def tell_queued(self, active_requests: Sequence[ActiveRequest]) -> None:
+        if self._emit is not None:
+            sequences = [
+                (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
+                for prompt, active in enumerate(active_requests)
+                for submit in active.submits
+            ]
+            request = events.http_request_id(active_requests[0].id)
+            self._emit(events.Queued(request, time.monotonic(), sequences, self._source))
+
+    def tell_requeued(self, sequence: OpenSequence) -> None:
+        if self._emit is not None:
+            self._emit(events.Requeued("", time.monotonic(), sequence.id, self._source))
 
     def dispatch(self, frame: Frame, orphan: Callable[[Delta], bool]) -> None:
         """Deliver all of a frame; `flush` must follow. Deltas that `orphan` takes are not delivered."""
@@ -89,6 +105,7 @@ class Dispatcher:
             return False
         if sequence.pending_tokens:
             self.pending_tokens -= sequence.pending_tokens
+            self.answered_tokens += sequence.pending_tokens
             sequence.pending_tokens = 0
         ticket = sequence.ticket
         if cancel := ticket.push(delta):

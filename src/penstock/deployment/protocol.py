@@ -39,6 +39,7 @@ class State(StrEnum):
     STARTING = "starting"
     READY = "ready"
     ASLEEP = "asleep"  # the process is there, its weights and KV blocks are not; a request wakes it
+    DRAINING = "draining"  # it finishes its requests and takes no more; then it goes
     RESTARTING = "restarting"  # its process died; the next one starts
     CLOSED = "closed"
 

@@ -26,9 +26,7 @@ from penstock.deployment.ticket import OpenSequence, Ticket
 from penstock.errors import EngineDied, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
 from penstock.flow.identity import UNNAMED, Source
-from penstock.observe import events
 from penstock.observe.events import Emit
-from penstock.stream.active_request import ActiveRequest
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +54,9 @@ class Replica:
         self.card = card or ModelCard(name=source.model)
         self._report = report
         self.find_peer: Callable[[Ticket], Replica | None] = _no_peer  # that can take over a ticket
-        self._emit = emit
         self._ready_listeners: list[Callable[[dict[str, Any]], None]] = []
-        self.state = State.STARTING
+        self._state = State.STARTING
+        self.draining = False  # it finishes what it has and takes nothing new
         self.facts: dict[str, Any] = {}
         self.prefixes: PrefixTracker | None = None  # what its cache is expected to hold
         self.restarts = 0
@@ -73,6 +71,15 @@ class Replica:
         self._watched: tuple[int, ...] = ()  # its file descriptors
         self._hang_watch = HangWatch()
         self._ping: int | None = None  # the query that asks for a sign of life, until it is answered
+
+    @property
+    def state(self) -> State:
+        return State.DRAINING if self.draining and self._state is State.READY else self._state
+
+    @property
+    def answered_tokens(self) -> int:
+        """Prompt tokens of all sequences that have begun to answer."""
+        return self._dispatcher.answered_tokens
 
     @property
     def open(self) -> int:
@@ -104,7 +111,7 @@ class Replica:
                 error = self._engine.failure or EngineDied(self._engine.dead or "")
                 self._unwatch()
                 self._engine.close()
-                self.state = State.CLOSED
+                self._state = State.CLOSED
                 raise error
             await self._change()
         self._ready()
@@ -118,9 +125,9 @@ class Replica:
             listening.cancel()
 
     def close(self, *, at_once: bool = False) -> None:
-        if self.state is State.CLOSED:
+        if self._state is State.CLOSED:
             return
-        self.state = State.CLOSED
+        self._state = State.CLOSED
         self._unwatch()
         if at_once:
             self._engine.kill()
@@ -129,18 +136,18 @@ class Replica:
 
     async def unload(self) -> None:
         """`close`, while the event loop goes on."""
-        if self.state is not State.CLOSED:
-            self.state = State.CLOSED
+        if self._state is not State.CLOSED:
+            self._state = State.CLOSED
             self._unwatch()
             await asyncio.to_thread(self._engine.close)
 
     async def sleep(self) -> None:
         """Release weights and KV blocks; the process stays. No sequence may be open."""
         await self.ask("sleep")
-        self.state = State.ASLEEP
+        self._state = State.ASLEEP
 
     async def wake(self) -> None:
-        if self.state is State.ASLEEP:
+        if self._state is State.ASLEEP:
             self._engine.facts = await self._queries.ask("wake")
             self._ready()
 
@@ -155,7 +162,7 @@ class Replica:
             wait_s = FIRST_WAIT_S if time.monotonic() - since > HEALTHY_AFTER_S else wait_s
             logger.error("%s; starting another in %.1f s", self._engine.failure or self._engine.dead, wait_s)
             await asyncio.sleep(wait_s)
-            if self.state is State.CLOSED:
+            if self._state is State.CLOSED:
                 return
             wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
             await self._restart()
@@ -180,7 +187,7 @@ class Replica:
         self.facts = self._engine.facts
         if self.facts.get("prefix_caching"):
             self.prefixes = PrefixTracker(self.facts["kv_tokens"] // self.facts["block_size"], self.facts["block_size"])
-        self.state = State.READY
+        self._state = State.READY
         for listener in self._ready_listeners:
             listener(self.facts)
         orphans, self._orphans = self._orphans, []
@@ -195,7 +202,7 @@ class Replica:
         while True:
             await asyncio.sleep(hang_s / LOOKS)
             self._pump()  # messages that have arrived count, read or not
-            silent = watch.look(self._engine, busy=bool(self._dispatcher.sequences) and self.state is State.READY)
+            silent = watch.look(self._engine, busy=bool(self._dispatcher.sequences) and self._state is State.READY)
             if watch.hangs:
                 self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
                 self._pump()
@@ -225,7 +232,7 @@ class Replica:
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready; try again in a moment")
         ticket = Ticket(call.active_requests, self, cached_tokens=call.cached_tokens)
-        self._tell_queued(call.active_requests)
+        self._dispatcher.tell_queued(call.active_requests)
         submits = ticket.submits()
         self._dispatcher.add(ticket)
         self._unsent.extend(submits)
@@ -235,7 +242,7 @@ class Replica:
 
     def _hand_over_more(self) -> None:
         """The next portion; the loop's other work has a turn before the one after it."""
-        if self.state is not State.READY:  # they wait for the next engine like those that it had
+        if self._state is not State.READY:  # they wait for the next engine like those that it had
             self._orphans += self._unsent
             self._unsent.clear()
             self.hand_off()
@@ -271,7 +278,7 @@ class Replica:
 
     async def ask(self, kind: str, **arguments: Any) -> Any:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
-        if self.state is not State.READY:
+        if self._state is not State.READY:
             raise EngineDied("the engine is not ready")
         return await self._queries.ask(kind, **arguments)
 
@@ -284,17 +291,6 @@ class Replica:
             self._engine.submit(submit)
         except EngineDied:  # a moment ago: the pump has not seen it yet. No engine has worked on it
             self._orphans.append(submit)
-
-    def _tell_queued(self, active_requests: list[ActiveRequest]) -> None:
-        if self._emit is not None:
-            sequences = [
-                (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
-                for prompt, active in enumerate(active_requests)
-                for submit in active.submits
-            ]
-            self._emit(
-                events.Queued(events.http_request_id(active_requests[0].id), time.monotonic(), sequences, self.source)
-            )
 
     def _orphan(self, delta: Delta) -> bool:
         """Take a Delta that says that the engine has died: its sequence is kept for the next engine, if the client is
@@ -315,7 +311,7 @@ class Replica:
             self._dispatcher.remove(sequence)
             ticket.restart(sequence.id)
             self._dispatcher.add_sequence(sequence)
-            self._tell_requeued(sequence)
+            self._dispatcher.tell_requeued(sequence)
             self._orphans.append(sequence.submit)
         return True
 
@@ -338,13 +334,9 @@ class Replica:
         """Work on a sequence of a replica that died."""
         sequence.ticket.deployment = self
         self._dispatcher.add_sequence(sequence)
-        self._tell_requeued(sequence)
+        self._dispatcher.tell_requeued(sequence)
         self._hand_over(sequence.submit)
         self._look_again()
-
-    def _tell_requeued(self, sequence: OpenSequence) -> None:
-        if self._emit is not None:
-            self._emit(events.Requeued("", time.monotonic(), sequence.id, self.source))
 
     def _give_up(self, why: str) -> None:
         """End what the dead engine has left behind: there is no next one."""
@@ -360,7 +352,7 @@ class Replica:
         asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        if self.state is State.CLOSED:
+        if self._state is State.CLOSED:
             return
         until = time.monotonic() + DELIVERY_S
         # Until nothing is left: a Cancel sent on the way may swallow the signal of what came in meanwhile.
@@ -371,10 +363,10 @@ class Replica:
                 self._look_again()
                 return
         self._dispatcher.flush()
-        if self._engine.dead is not None and self.state in (State.READY, State.ASLEEP):
-            self.state = State.RESTARTING
+        if self._engine.dead is not None and self._state in (State.READY, State.ASLEEP):
+            self._state = State.RESTARTING
             self.hand_off()
-        if self.state is not State.READY:  # waiters wait for a change away from READY or back to it
+        if self._state is not State.READY:  # waiters wait for a change away from READY or back to it
             self._changed.set()
 
     def _receive(self) -> bool:

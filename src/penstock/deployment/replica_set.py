@@ -1,21 +1,32 @@
 """The replicas of one model: each an engine process with its share of the machine.
 
 When one dies, the others take over what its clients have seen nothing of (`Replica.hand_off`), and it is restarted.
+`scale` changes their number while they serve: a new one takes requests once it is up, and one that goes finishes those
+it has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.deployment.protocol import Call, Deployment, Pick, State
 from penstock.deployment.replica import Replica
+from penstock.deployment.scale_policy import ScaleLimits
 from penstock.deployment.ticket import Ticket
-from penstock.errors import EngineDied
+from penstock.errors import EngineDied, PenstockError
+
+logger = logging.getLogger(__name__)
+
+DRAIN_LOOK_S = 0.02
 
 # The state of a set is that of its replica that is nearest to READY.
-_ORDER = (State.READY, State.RESTARTING, State.STARTING, State.ASLEEP, State.UNLOADED, State.CLOSED)
+_ORDER = (
+    State.READY, State.RESTARTING, State.STARTING, State.ASLEEP, State.DRAINING, State.UNLOADED, State.CLOSED,
+)  # fmt: skip
+ScaleListener = Callable[[int, int, str], None]  # replicas before, after, and why
 
 
 def least_loaded(deployments: Sequence[Deployment], call: Call) -> Deployment:
@@ -31,14 +42,29 @@ def least_loaded(deployments: Sequence[Deployment], call: Call) -> Deployment:
 class ReplicaSet:
     """Belongs to one event loop. Empty until `start` and after `close`."""
 
-    def __init__(self, make_replica: Callable[[int], Replica], count: int = 1, pick: Pick = least_loaded) -> None:
-        """`make_replica` starts the engine process of a replica and does not wait for it."""
+    def __init__(
+        self,
+        make_replica: Callable[[int], Replica],
+        count: int = 1,
+        pick: Pick = least_loaded,
+        *,
+        limits: ScaleLimits | None = None,
+        on_scaled: ScaleListener | None = None,
+    ) -> None:
+        """`make_replica` starts the engine process of a replica and does not wait for it. `count`: replicas at the
+        start. `limits`: None if that never changes."""
         self._make_replica = make_replica
-        self.count = count
+        self._start_count = count
+        self.count = count  # replicas that take requests or start
         self.pick = pick
+        self.limits = limits
         self.replicas: list[Replica] = []
+        self.start_failures = 0  # of replicas that `scale` added
+        self._on_scaled = on_scaled
         self._ready_listeners: list[Callable[[dict[str, Any]], None]] = []
-        self._supervising: list[asyncio.Task[None]] = []
+        self._supervising: dict[Replica, asyncio.Task[None]] = {}
+        self._changing: dict[Replica, asyncio.Task[None]] = {}  # those that `scale` starts or drains
+        self._hang_s: float | None = None
 
     @property
     def state(self) -> State:
@@ -62,13 +88,18 @@ class ReplicaSet:
 
     def spawn(self) -> None:
         """Start the engine processes without waiting for them."""
+        self.count = self._start_count
         for number in range(self.count):
-            replica = self._make_replica(number)
-            replica.find_peer = self._find_peer
-            for listener in self._ready_listeners:
-                replica.add_ready_listener(listener)
-            replica.add_ready_listener(self._distribute)
-            self.replicas.append(replica)
+            self._add(number)
+
+    def _add(self, number: int) -> Replica:
+        replica = self._make_replica(number)
+        replica.find_peer = self._find_peer
+        for listener in self._ready_listeners:
+            replica.add_ready_listener(listener)
+        replica.add_ready_listener(self._distribute)
+        self.replicas.append(replica)
+        return replica
 
     def read_phases(self) -> None:
         """Of the engines that were spawned, before `start`."""
@@ -86,25 +117,115 @@ class ReplicaSet:
             raise errors.exceptions[0] from None
 
     def supervise(self, hang_s: float) -> None:
-        """Restart engines that die or hang, until `close`."""
-        self._supervising = [asyncio.create_task(replica.supervise(hang_s)) for replica in self.replicas]
+        """Restart engines that die or hang, until `close`; also those that `scale` adds."""
+        self._hang_s = hang_s
+        for replica in self.replicas:
+            self._supervise(replica)
+
+    def _supervise(self, replica: Replica) -> None:
+        if self._hang_s is not None and replica not in self._supervising and replica not in self._changing:
+            self._supervising[replica] = asyncio.create_task(replica.supervise(self._hang_s))
 
     def close(self, *, at_once: bool = False) -> None:
-        for task in self._supervising:
-            task.cancel()
+        self._cancel_tasks()
         for replica in self.replicas:
             replica.close(at_once=at_once)
-        self.replicas, self._supervising = [], []
+        self.replicas = []
 
     async def unload(self) -> None:
         """`close`, without holding up the event loop. No sequence may be open."""
-        for task in self._supervising:
-            task.cancel()
-        replicas, self.replicas, self._supervising = self.replicas, [], []
+        self._cancel_tasks()
+        replicas, self.replicas = self.replicas, []
         for replica in replicas:
             await replica.unload()
 
+    def _cancel_tasks(self) -> None:
+        for task in (*self._supervising.values(), *self._changing.values()):
+            task.cancel()
+        self._supervising.clear()
+        self._changing.clear()
+
+    # --- their number
+
+    def scale(self, target: int, reason: str) -> None:
+        """Change how many replicas take requests; returns at once. Raises OSError if no process can be started."""
+        before = self.count
+        try:
+            while self.count < target:
+                self._grow()
+            while self.count > target:
+                self._shrink()
+        finally:
+            if self.count != before:
+                self.tell_scaled(before, self.count, reason)
+
+    def tell_scaled(self, before: int, after: int, reason: str) -> None:
+        logger.info("replicas: %d, before that %d: %s", after, before, reason)
+        if self._on_scaled is not None:
+            self._on_scaled(before, after, reason)
+
+    def _grow(self) -> None:
+        """One that drains takes requests again; else a new one starts."""
+        draining = [replica for replica in self.replicas if replica.state is State.DRAINING]
+        if draining:
+            busiest = max(draining, key=lambda replica: replica.open)
+            busiest.draining = False
+            self._changing.pop(busiest).cancel()
+            self._supervise(busiest)
+        else:
+            taken = {replica.source.replica for replica in self.replicas}
+            replica = self._add(next(number for number in range(len(taken) + 1) if number not in taken))
+            self._changing[replica] = asyncio.create_task(self._bring_up(replica))
+        self.count += 1
+
+    def _shrink(self) -> None:
+        """The one with the least to do goes; one that is not up yet first."""
+        staying = [replica for replica in self.replicas if not replica.draining]
+        replica = min(staying, key=lambda one: (one.state is State.READY, one.open, -one.source.replica))
+        if (starting := self._changing.pop(replica, None)) is not None:
+            starting.cancel()
+        replica.draining = True
+        self._changing[replica] = asyncio.create_task(self._drain(replica))
+        self.count -= 1
+
+    async def _bring_up(self, replica: Replica) -> None:
+        try:
+            await replica.start()
+        except PenstockError as error:
+            self.replicas.remove(replica)
+            self.count -= 1
+            self.start_failures += 1
+            self.tell_scaled(self.count + 1, self.count, f"a replica could not be started: {error.message}")
+            return
+        finally:
+            self._changing.pop(replica, None)
+        self._supervise(replica)
+
+    async def _drain(self, replica: Replica) -> None:
+        """It is supervised until its last request has ended: if it dies, others take over what they can."""
+        while replica.open:
+            await asyncio.sleep(DRAIN_LOOK_S)
+        self.replicas.remove(replica)
+        if (supervising := self._supervising.pop(replica, None)) is not None:
+            supervising.cancel()
+        self._changing.pop(replica, None)
+        await replica.unload()
+
+    async def _settle(self) -> None:
+        """Remove replicas that start or drain. No sequence may be open."""
+        changing = list(self._changing)
+        for replica in changing:
+            self._changing.pop(replica).cancel()
+            self.replicas.remove(replica)
+            if (supervising := self._supervising.pop(replica, None)) is not None:
+                supervising.cancel()
+            await replica.unload()
+        self.count = len(self.replicas)
+
+    # --- their work
+
     async def sleep(self) -> None:
+        await self._settle()
         for replica in self.replicas:
             await replica.sleep()
 
@@ -117,7 +238,8 @@ class ReplicaSet:
         ]
         if not ready:
             raise EngineDied("the engine is not ready; try again in a moment")
-        return (ready[0] if self.count == 1 else self.pick(ready, call)).submit(call)
+        alone = self.limits is None and self.count == 1
+        return (ready[0] if alone else self.pick(ready, call)).submit(call)
 
     def end_all(self, why: str) -> None:
         for replica in self.replicas:

@@ -37,6 +37,7 @@ class Resident:
     gpu_fractions: Mapping[int, float] = field(default_factory=dict)  # of the memory of each GPU
     pinned: bool = False
     keep_alive_s: float | None = None  # idle seconds after which it is unloaded; None: it stays
+    keeps_replicas: bool = False  # `min_replicas` is 1 or more: no request's keep_alive unloads it
     used: float = 0.0  # when a request last came or ended
     expires_s: float | None = field(default=None)  # keep_alive of the last request that named one; else `keep_alive_s`
     changing: bool = False  # it is being loaded, or finishes its requests to be unloaded: new ones wait
@@ -74,7 +75,7 @@ class Residency:
         resident.expires_s = resident.keep_alive_s
         resident.used = self._clock()
         resident.model.ensure_loaded = lambda: self.ensure_loaded(resident)
-        if not resident.pinned:
+        if not resident.pinned and not resident.keeps_replicas:
             resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
 
     def find(self, model: LocalModel) -> Resident:
@@ -91,7 +92,7 @@ class Residency:
         """Finishes its requests first."""
         resident = self.find(model)
         async with self._changing:
-            await self._unload(resident)
+            await self._unload(resident, "the model is removed")
             del self._residents[model.name]
 
     async def ensure_loaded(self, resident: Resident) -> None:
@@ -114,7 +115,7 @@ class Residency:
         if resident.pinned:
             raise InvalidRequest(f"{model.name} is pinned: it stays loaded", param="model")
         async with self._changing:
-            await self._unload(resident)
+            await self._unload(resident, "an operator asked for it")
 
     async def sleep(self, model: LocalModel) -> None:
         """Release the memory of a model, which keeps its processes. Finishes its requests first."""
@@ -136,7 +137,7 @@ class Residency:
                 async with self._changing:
                     if self._is_idle(resident):
                         logger.info("unloading %s: idle for %.0f s", resident.model.name, resident.expires_s)
-                        await self._unload(resident)
+                        await self._unload(resident, f"idle for {resident.expires_s:.0f} s")
 
     def _is_idle(self, resident: Resident) -> bool:
         if resident.model.replicas.open:
@@ -159,10 +160,14 @@ class Residency:
             resident.changing = False
         replicas.supervise(self._hang_s)
         logger.info("loaded %s in %.1f s", resident.model.name, self._clock() - began)
+        replicas.tell_scaled(0, len(replicas.replicas), "a request or an operator needs it")
 
-    async def _unload(self, resident: Resident) -> None:
+    async def _unload(self, resident: Resident, reason: str) -> None:
         async with self._drained(resident):
+            count = len(resident.model.replicas.replicas)
             await resident.model.replicas.unload()
+        if count:
+            resident.model.replicas.tell_scaled(count, 0, reason)
 
     @contextlib.asynccontextmanager
     async def _drained(self, resident: Resident) -> AsyncIterator[None]:
@@ -184,7 +189,7 @@ class Residency:
                 raise OutOfMemory(f"{wanted.model.name} cannot be loaded: {lack}", param="model")
             oldest = min(others, key=lambda one: (bool(one.model.replicas.open), one.used))
             logger.info("unloading %s to make room for %s", oldest.model.name, wanted.model.name)
-            await self._unload(oldest)
+            await self._unload(oldest, f"{wanted.model.name} needs its room")
 
     def _lack(self, wanted: Resident) -> str | None:
         """What keeps it from being loaded now, and what would have to go; None: nothing."""

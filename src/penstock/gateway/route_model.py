@@ -28,7 +28,7 @@ SIZE = "size"
 CHARS_PER_TOKEN = 4  # of a prompt that no model has tokenized yet
 
 # The state of a route is that of its model that is nearest to READY.
-_ORDER = (State.READY, State.ASLEEP, State.UNLOADED, State.STARTING, State.RESTARTING, State.CLOSED)
+_ORDER = (State.READY, State.ASLEEP, State.UNLOADED, State.STARTING, State.RESTARTING, State.DRAINING, State.CLOSED)
 
 
 class RouteModel:

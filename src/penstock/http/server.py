@@ -103,6 +103,7 @@ async def serve(
         loop.add_signal_handler(signal_number, on_signal)
     for model in service.models.local:
         model.replicas.supervise(hang_s)
+    scaling = asyncio.create_task(service.autoscaler.run())
     watching = None
     if observer is not None:
         watching = asyncio.create_task(observer.run(service.replica_queries, service.engine_pids))
@@ -114,6 +115,7 @@ async def serve(
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
     idle_work.cancel()
+    scaling.cancel()
     if service.batches is not None:
         await service.batches.close()  # its lines run again after the next start
     if signals == 1:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from starlette.types import Receive
 
 from penstock.batch.manager import BatchManager
+from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel, State
 from penstock.deployment.registry import ModelRegistry
@@ -75,6 +76,7 @@ class Service:
         keys: KeyDirectory | None = None,
         key_manager: KeyManager | None = None,
         end_revoked: bool = True,
+        autoscaler: Autoscaler | None = None,
     ) -> None:
         """`end_revoked`: running requests end when their key is revoked or expires."""
         self.models = models
@@ -95,6 +97,7 @@ class Service:
         self.open = 0  # requests without a complete response
         self.open_by_model: Counter[str] = Counter()
         self._open_by_key: defaultdict[str, set[Ticket]] = defaultdict(set)
+        self.autoscaler = autoscaler or Autoscaler(lambda: models.local)
         self.batches: BatchManager | None = None  # set by its routes
 
     @property

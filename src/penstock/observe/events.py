@@ -123,6 +123,15 @@ class Requeued(Event, frozen=True, gc=False):
     source: Source = UNNAMED
 
 
+class Scaled(Event, frozen=True, gc=False):
+    """The number of a model's replicas changes; `request` is empty."""
+
+    model: str
+    before: int
+    after: int
+    reason: str
+
+
 class Delivered(Event, frozen=True, gc=False):
     """A frame of the engine, received at `start`, has been detokenized; `request` is empty. `times` are when each of
     the `deltas` was done. Sequences that got one further token and nothing else are in `numbers` instead."""

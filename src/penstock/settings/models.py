@@ -30,6 +30,7 @@ from penstock.settings.sections import (
 ENGINE_SECTIONS = ("model", "cache", "schedule", "engine")
 Seconds = Annotated[float, Meta(gt=0)]
 Cost = Annotated[float, Meta(ge=0)]
+DEFAULT_KEEP_ALIVE = "5m"  # of a model whose `min_replicas` is 0
 _NAME = re.compile(r"[^\s@,][^\s@,]*")
 
 
@@ -56,7 +57,11 @@ class ModelEntry(Section, frozen=True, kw_only=True):
     fallback: tuple[str | FallbackSettings, ...] = ()
     context_defaults: ContextSettings | None = None  # how prompts are assembled where requests leave it open
     # Of a local model:
-    replicas: Positive = 1
+    replicas: Positive = 1  # at the start, if `max_replicas` lets their number change
+    min_replicas: Annotated[int, Meta(ge=0)] | None = None  # 0: unloaded when idle (`keep_alive`)
+    max_replicas: Positive | None = None  # None: `replicas` at all times
+    scale_up_s: Seconds = 3.0  # that the load must exceed the replicas before there are more
+    scale_down_s: Seconds = 60.0  # that fewer replicas would do before one goes
     gpus: tuple[Annotated[int, Meta(ge=0)], ...] = ()  # its replicas take them in turn; none: all there are
     load: Literal["start", "demand"] = "start"
     pinned: bool = False  # never unloaded to make room
@@ -76,9 +81,33 @@ class ModelEntry(Section, frozen=True, kw_only=True):
     first_token_s: Seconds = 60.0
     idle_s: Seconds = 60.0
 
+    @property
+    def most_replicas(self) -> int:
+        return self.replicas if self.max_replicas is None else self.max_replicas
+
+    @property
+    def least_replicas(self) -> int:
+        """0 where an idle model is unloaded."""
+        if self.min_replicas is not None:
+            return self.min_replicas
+        return 0 if self.keep_alive is not None else 1
+
+    @property
+    def first_replicas(self) -> int:
+        """Replicas at the start, or when the model is loaded."""
+        return max(self.replicas, self.min_replicas or 1)
+
+    @property
+    def idle_after(self) -> str | None:
+        """The duration after which an idle model is unloaded; None: it stays."""
+        return DEFAULT_KEEP_ALIVE if self.keep_alive is None and self.min_replicas == 0 else self.keep_alive
+
 
 _OWN = frozenset(ModelEntry.__struct_fields__) - frozenset(ENGINE_SECTIONS)
-_LOCAL_ONLY = ("context_defaults", "replicas", "gpus", "load", "pinned", "keep_alive")
+_LOCAL_ONLY = (
+    "context_defaults", "replicas", "min_replicas", "max_replicas", "scale_up_s", "scale_down_s", "gpus", "load",
+    "pinned", "keep_alive",
+)  # fmt: skip
 _UPSTREAM_ONLY = (
     "upstream_model", "api_key_env", "capabilities", "tokenizer", "max_tokens_field", "connect_s", "first_token_s",
     "idle_s",
@@ -151,6 +180,7 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
             raise InvalidSetting(f"{here}: {field} {conflict[1]}", param=field)
         if entry.keep_alive is not None:
             parse_duration(entry.keep_alive, f"{here}: keep_alive")
+        _check_scaling(entry, here)
     for number, entry in enumerate(entries):
         for one in entry.fallback:
             name = one if isinstance(one, str) else one.model
@@ -158,6 +188,26 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
                 raise InvalidSetting(
                     f"{entry_label(number, entry.name)}: fallback: there is no model {name!r}", param="fallback"
                 )
+
+
+def _check_scaling(entry: ModelEntry, here: str) -> None:
+    most, least = entry.max_replicas, entry.min_replicas
+    wrong: tuple[str, str] | None = None
+    if most is None and least is not None:
+        wrong = "min_replicas", "needs max_replicas; without it the number of replicas is fixed"
+    elif most is not None and entry.replicas > most:
+        wrong = "replicas", f"is {entry.replicas}, more than max_replicas ({most})"
+    elif most is not None and least is not None and least > most:
+        wrong = "min_replicas", f"is {least}, more than max_replicas ({most})"
+    elif least == 0 and entry.pinned:
+        wrong = "min_replicas", "is 0, but the model is pinned: it stays loaded"
+    elif least and entry.keep_alive is not None:
+        wrong = (
+            "keep_alive",
+            f"unloads an idle model, but min_replicas is {least}: set it to 0, or leave one of them out",
+        )
+    if wrong is not None:
+        raise InvalidSetting(f"{here}: {wrong[0]} {wrong[1]}", param=wrong[0])
 
 
 def parse_duration(text: str, label: str = "keep_alive") -> float | None:

@@ -86,7 +86,7 @@ class ServerModels:
             name = one.entry.name
             if one.files is not None:
                 first = on_phase if not self.replica_sets else None
-                self.replica_sets[name] = self.replica_set(name, self._shares[name], first)
+                self.replica_sets[name] = self.replica_set(one.entry, self._shares[name], first)
                 if one.entry.load == "start":
                     self.replica_sets[name].spawn()
 
@@ -146,9 +146,9 @@ class ServerModels:
         return {name: share for name, share in zip(claims, shares, strict=True) if name in new}
 
     def replica_set(
-        self, name: str, shares: list[ReplicaShare], on_phase: Callable[[str], None] | None = None
+        self, entry: ModelEntry, shares: list[ReplicaShare], on_phase: Callable[[str], None] | None = None
     ) -> ReplicaSet:
-        return assemble.replica_set(shares, name, self.secret, self.journal, on_phase)
+        return assemble.replica_set(shares, entry, self.secret, self.journal, on_phase)
 
     def local(self, found: FoundModel, replicas: ReplicaSet) -> LocalModel:
         entry = found.entry
@@ -198,7 +198,7 @@ class ServerModels:
         from penstock.deployment.residency import Resident
 
         entry, claim = found.entry, self._claims[found.entry.name]
-        keep_alive_s = None if entry.keep_alive is None else parse_duration(entry.keep_alive)
+        keep_alive_s = None if entry.idle_after is None else parse_duration(entry.idle_after)
         fractions: dict[int, float] = {}
         for share in shares if claim.on_gpu else ():
             own = share.settings.cache.memory_fraction or GPU_FRACTION
@@ -209,6 +209,7 @@ class ServerModels:
             gpu_fractions=fractions,
             pinned=entry.pinned,
             keep_alive_s=keep_alive_s,
+            keeps_replicas=bool(entry.min_replicas),
         )
 
     # --- at run time: http.service.ModelManager
@@ -233,7 +234,7 @@ class ServerModels:
             self._route(parsed, model)
             return model
         shares = self.share([found])[parsed.name]
-        replicas = self.replica_set(parsed.name, shares)
+        replicas = self.replica_set(parsed, shares)
         local = self.local(found, replicas)
         self.registry.add(local)
         self._route(parsed, local)
@@ -294,7 +295,7 @@ class ServerModels:
             entry_label(number, entry.name),
             settings,
             preflight.uses_gpu(settings),
-            entry.replicas,
+            entry.most_replicas,
             entry.gpus,
             entry.load == "start",
             sum(path.stat().st_size for path in files.weights),

@@ -75,12 +75,14 @@ def test_help_groups_every_command() -> None:
 
 def test_figures_of_a_served_model() -> None:
     replica = {"device": "cpu", "weights_bytes": 10**8, "kv_bytes": 2 * 10**9, "kv_use": 0.25, "open": 3}
-    assert _figures({"deployments": [replica, {**replica, "kv_use": None}]}) == [
-        "cpu x2",
+    scaling = {"replicas": 2, "min_replicas": 1, "max_replicas": 4}
+    assert _figures({"deployments": [replica, {**replica, "kv_use": None}], "scaling": scaling}) == [
+        "cpu",
+        "2 of 1-4",
         "200 MB",
         "4.0 GB",
         "25%",
         "6",
     ]
-    assert _figures({"id": "seen with a key that is not an operator's"}) == [""] * 5
+    assert _figures({"id": "seen with a key that is not an operator's"}) == [""] * 6
     assert (_until({"expires_s": 90}), _until({"pinned": True}), _until({})) == ("unloaded in 90 s", "stays", "")

@@ -21,6 +21,7 @@ class Replicas:
         self.replicas: list[Any] = []
         self.open = 0
         self.loads = 0
+        self.scalings: list[tuple[int, int, str]] = []
         self.facts = {"device": "cpu"}
 
     state = State.READY
@@ -44,6 +45,9 @@ class Replicas:
         self.replicas[0].ready = True
 
     def supervise(self, hang_s: float) -> None: ...
+
+    def tell_scaled(self, before: int, after: int, reason: str) -> None:
+        self.scalings.append((before, after, reason))
 
     async def unload(self) -> None:
         assert self.open == 0, "requests are lost"
@@ -196,3 +200,29 @@ def test_gpu_memory_is_shared() -> None:
         assert world.loaded == "bc"
 
     asyncio.run(story())
+
+
+def test_a_model_that_comes_and_goes_tells_why() -> None:
+    async def story() -> None:
+        world = World("ab", max_loaded=1)
+        world.add("a", keep_alive_s=10.0)
+        world.add("b")
+        await world.models["a"].ask()
+        world.now += 11
+        await world.residency.unload_idle()
+        assert world.models["a"].replicas.scalings == [
+            (0, 1, "a request or an operator needs it"),
+            (1, 0, "idle for 10 s"),
+        ]
+        await world.models["b"].ask()
+        await world.models["a"].ask()
+        assert world.models["b"].replicas.scalings[-1] == (1, 0, "a needs its room")
+
+    asyncio.run(story())
+
+
+def test_a_request_cannot_unload_a_model_below_its_least_number_of_replicas() -> None:
+    world = World("ab")
+    kept, free = world.add("a", keeps_replicas=True), world.add("b")
+    assert not hasattr(kept, "keep_alive")
+    assert free.keep_alive is not None

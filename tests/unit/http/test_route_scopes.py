@@ -43,7 +43,7 @@ GET /v1/responses/{response_id}/input_items
 OBSERVE = """
 GET /metrics · GET /observe/cache · POST /observe/cache/explain · GET /observe/cache/tree · GET /observe/check
 GET /observe/facts · GET /observe/history · GET /observe/live · POST /observe/model · GET /observe/pipeline
-GET /observe/replay · GET /observe/speculation
+GET /observe/replay · GET /observe/scaling · GET /observe/speculation
 GET /observe/requests · GET /observe/requests/{name} · GET /observe/steps · POST /plan · GET /plan/presets · GET /slo
 """
 ADMIN = """

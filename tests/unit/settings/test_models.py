@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.errors import InvalidSetting
-from penstock.settings import Settings, from_wire, load, settings_of, to_wire
+from penstock.settings import ModelEntry, Settings, from_wire, load, settings_of, to_wire
 from penstock.settings.models import FallbackSettings, PriceSettings, parse_duration
 
 TWO = """
@@ -78,6 +79,15 @@ def test_one_model_has_no_entries(tmp_path: Path) -> None:
         ('name = "a"\nmodel = "x"\nport = 1', r"port is a setting of the whole server: it goes under \[serve\]"),
         ('name = "a"\nmodel = "x"\nkv_memory = "lots"', r"models\[0\] \(a\): kv_memory must be a size"),
         ('name = "a"\nmodel = "x"\nkeep_alive = "soon"', "keep_alive must be a duration"),
+        ('name = "a"\nmodel = "x"\nmin_replicas = 2', "min_replicas needs max_replicas"),
+        ('name = "a"\nmodel = "x"\nmin_replicas = 3\nmax_replicas = 2', "min_replicas is 3, more than max_replicas"),
+        ('name = "a"\nmodel = "x"\nreplicas = 3\nmax_replicas = 2', "replicas is 3, more than max_replicas"),
+        ('name = "a"\nmodel = "x"\nmin_replicas = 0\nmax_replicas = 2\npinned = true', "but the model is pinned"),
+        (
+            'name = "a"\nmodel = "x"\nmin_replicas = 1\nmax_replicas = 2\nkeep_alive = "5m"',
+            "keep_alive unloads an idle model, but min_replicas is 1",
+        ),
+        ('name = "a"\nupstream = "http://h/v1"\nmax_replicas = 2', "max_replicas is a field of a model of this server"),
         ('name = "a"\nmodel = "x"\nfallback = ["b"]', "fallback: there is no model 'b'"),
         (
             'name = "a"\nmodel = "x"\naliases = ["a:latest"]',
@@ -153,3 +163,21 @@ def test_context_defaults_that_are_wrong(tmp_path: Path, old: str, new: str, nam
     with pytest.raises(InvalidSetting) as caught:
         read(tmp_path, text.replace(old, new))
     assert named in f"{caught.value.param} {caught.value.message}"
+
+
+@pytest.mark.parametrize(
+    ("entry", "bounds", "idle_after"),
+    [
+        ({}, (1, 1, 1), None),
+        ({"replicas": 2}, (1, 2, 2), None),
+        ({"max_replicas": 4}, (1, 1, 4), None),
+        ({"min_replicas": 2, "max_replicas": 4}, (2, 2, 4), None),
+        ({"min_replicas": 0, "max_replicas": 4}, (0, 1, 4), "5m"),
+        ({"max_replicas": 4, "keep_alive": "9m"}, (0, 1, 4), "9m"),
+        ({"replicas": 3, "max_replicas": 4}, (1, 3, 4), None),
+    ],
+)
+def test_limits_of_replicas(entry: dict[str, Any], bounds: tuple[int, int, int], idle_after: str | None) -> None:
+    made = ModelEntry(name="a", **entry)
+    assert (made.least_replicas, made.first_replicas, made.most_replicas) == bounds
+    assert made.idle_after == idle_after

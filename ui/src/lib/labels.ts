@@ -81,6 +81,7 @@ export const STATES: Record<string, string> = {
   starting: "Its engine process starts.",
   unloaded: "No process; a request loads it.",
   asleep: "Its memory is released, its processes stay; a request wakes it.",
+  draining: "It finishes its requests and takes no more; then it goes.",
   restarting: "Its process died; the next one starts.",
   closed: "Takes no requests.",
 };
@@ -88,7 +89,7 @@ export const STATES: Record<string, string> = {
 export function stateTone(state: string): string {
   if (state === "ready") return "good";
   if (state === "closed") return "bad";
-  return state === "starting" || state === "restarting" ? "warn" : "plain";
+  return state === "starting" || state === "restarting" || state === "draining" ? "warn" : "plain";
 }
 
 /** States of circuit breakers. */

@@ -24,9 +24,13 @@ def find_replica(model: LocalModel, number: int | None) -> Replica:
     replicas = model.replicas.replicas
     if not replicas:
         raise NotFound(f"the model {model.name} is not loaded")
-    if (number or 0) >= len(replicas):
-        raise NotFound(f"the model {model.name} has no replica {number}; it has 0 to {len(replicas) - 1}")
-    return replicas[number or 0]
+    if number is None:
+        return replicas[0]
+    found = next((replica for replica in replicas if replica.source.replica == number), None)
+    if found is None:
+        there = ", ".join(str(replica.source.replica) for replica in replicas)
+        raise NotFound(f"the model {model.name} has no replica {number}; it has {there}")
+    return found
 
 
 def model_of_query(service: Service, request: Request, query: dict[str, Any]) -> LocalModel:

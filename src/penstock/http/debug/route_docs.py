@@ -72,6 +72,14 @@ SPECULATION = DebugRoute(
     not_found="No such model or replica.",
     asks_engine=True,
 )
+SCALING = DebugRoute(
+    description="The replicas of the local models, and how their number changed.",
+    members={
+        "models": "By model: replicas now, their least and most number, and the demand: how many replicas the load "
+        "would fill.",
+        "decisions": "The last changes, newest first: when, model, replicas before and after, and why.",
+    },
+)
 TENANTS = DebugRoute(
     description="How the tenants share an engine.",
     members={

@@ -15,6 +15,7 @@ import penstock
 from penstock.deployment.protocol import ServedModel
 from penstock.errors import Unauthorized
 from penstock.gateway.keys.identity import Scope
+from penstock.http.api.admin.managed_model import describe_scaling
 from penstock.http.debug import route_docs
 from penstock.http.debug.queries import find_replica, model_of_query, source_of_query
 from penstock.http.json_response import encode_response
@@ -70,6 +71,20 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
         query = route_docs.HISTORY.read_query(request)
         return encode_response(observer.history.columns(query["seconds"], query["points"]))
 
+    @observe.get("/observe/scaling", **route_docs.SCALING.docs)
+    async def scaling(request: Request) -> Response:
+        """How many replicas each model has, and why."""
+        route_docs.SCALING.read_query(request)
+        models = service.models_of(identity_of(request.scope)).local
+        names = {model.name for model in models}
+        described = {model.name: describe_scaling(model, service.autoscaler) for model in models}
+        decisions = [
+            {"t": journal.at(one.t), "model": one.model, "before": one.before, "after": one.after, "reason": one.reason}
+            for one in reversed(journal.scalings)
+            if one.model in names
+        ]
+        return encode_response({"models": msgspec.to_builtins(described), "decisions": decisions})
+
     @observe.get("/slo", **route_docs.SLO.docs)
     async def slo(request: Request) -> Response:
         """SLOs, open alerts and their causes."""
@@ -98,8 +113,9 @@ def add_live(app: App, service: Service, observer: Observer) -> None:
                     yield _event("error", {"code": error.code, "message": error.message})
                     return
                 replicas = model.replicas.replicas
-                if source.replica < len(replicas):
-                    await observer.refresh(source, partial(replicas[source.replica].ask, "stats"))
+                shown = next((one for one in replicas if one.source == source), None)
+                if shown is not None:
+                    await observer.refresh(source, partial(shown.ask, "stats"))
                 restarts = sum(replica.restarts for replica in replicas)
                 yield _event("tick", feed.tick(ready=service.ready, restarts=restarts))
                 await asyncio.sleep(interval_s)

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 ENOUGH = 5  # requests that a percentile or a rate needs before it raises an alert
 CALM = 2  # evaluations in a row that resolve an alert
+HELPED_BY_REPLICAS = ("ttft_p95", "tokens_per_s_p50", "queue_depth", "kv_use")
 MAX_RESOLVED = 100  # alerts
 
 
@@ -100,6 +101,11 @@ class SloMonitor:
         self._journal, self._history, self._ready = journal, history, ready
         self._listeners = listeners
         self._numbers = itertools.count(1)
+
+    @property
+    def missed_for_load(self) -> str | None:
+        """An objective with an open alert that more replicas would help; None: there is none."""
+        return next((name for name in HELPED_BY_REPLICAS if name in self.open), None)
 
     def evaluate(self) -> None:
         """Raise and resolve alerts by the window that ends now."""

@@ -26,6 +26,7 @@ from penstock.observe.trace.replica import ReplicaTrace, Totals
 
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000
+MAX_SCALINGS = 200
 MAX_SAFETY_HITS = 64  # of one request, which may have thousands of choices
 ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
 UNKNOWN_MODEL = "unknown"  # the label of errors of requests for models that do not exist
@@ -57,6 +58,7 @@ class Journal:
         self.counts: Counter[str] = Counter()  # requests ever accepted, by tenant
         # From the name that a client gave to that of the model; None: there is no such model.
         self.find_model: Callable[[str | None], str | None] = lambda name: source.model if name is None else None
+        self.scalings: deque[events.Scaled] = deque(maxlen=MAX_SCALINGS)
         self._accepted_requests = 0
         self._max_done = max_done
         self._listeners = listeners
@@ -84,6 +86,7 @@ class Journal:
             events.Charged: self._charged,
             events.Finished: self._finished,
             events.Rejected: self._rejected,
+            events.Scaled: self.scalings.append,
         }
 
     def record(self, event: events.Event) -> None:

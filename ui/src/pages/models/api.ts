@@ -35,6 +35,7 @@ export interface Model {
   fallback: { model: string; max_tokens: number | null }[];
   policy: string | null;
   models: string[];
+  scaling: { replicas: number; min_replicas: number; max_replicas: number; demand: number } | null;
   deployments: Deployment[];
 }
 

@@ -78,6 +78,7 @@ function Facts({ model }: { model: Model }) {
   if (model.aliases.length) rows.push(["Aliases", model.aliases.join(", ")]);
   if (model.fallback.length) rows.push(["Fallback", model.fallback.map(({ model: name, max_tokens: most }) => (most === null ? name : `${name} (max_tokens ${count(most)})`)).join(" → ")]);
   if (model.kind === "local") rows.push(["Stays loaded", residency(model)]);
+  if (model.scaling) rows.push(["Replicas", <Replicas scaling={model.scaling} />]);
   rows.push(["Capabilities", model.capabilities.length ? <Capabilities names={model.capabilities} /> : "none"]);
   return (
     <dl class="facts">
@@ -88,6 +89,19 @@ function Facts({ model }: { model: Model }) {
         </div>
       ))}
     </dl>
+  );
+}
+
+function Replicas({ scaling }: { scaling: NonNullable<Model["scaling"]> }) {
+  const { replicas, min_replicas: least, max_replicas: most, demand } = scaling;
+  return (
+    <>
+      {count(replicas)}
+      {least !== most && ` of ${least} to ${most}`}{" "}
+      <span class="muted" title="How many replicas the load would fill.">
+        demand {demand.toFixed(2)}
+      </span>
+    </>
   );
 }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import Deployment, ServedModel
 from penstock.deployment.replica import Replica
+from penstock.deployment.scale_policy import ScaleLimits
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.route_model import RouteModel
 from penstock.gateway.track import DeploymentTrack
@@ -51,6 +53,15 @@ class Fallback(Body, kw_only=True, frozen=True):
     max_tokens: int | None
 
 
+class Scaling(Body, kw_only=True, frozen=True):
+    """Of a local model: how many replicas it has and may have, and how many its load would fill."""
+
+    replicas: int  # that take requests or start
+    min_replicas: int
+    max_replicas: int
+    demand: float
+
+
 class ManagedModel(Model, kw_only=True, frozen=True):
     """A model, with what only operators see of it."""
 
@@ -61,6 +72,7 @@ class ManagedModel(Model, kw_only=True, frozen=True):
     fallback: list[Fallback]
     policy: str | None  # of a route
     models: list[str]  # of a route
+    scaling: Scaling | None  # null: not a local model
     deployments: list[ManagedDeployment]
 
 
@@ -69,7 +81,9 @@ class ManagedModelList(Body, kw_only=True, frozen=True):
     data: list[ManagedModel]
 
 
-def describe_managed(model: ServedModel, gateway: Gateway, manager: ModelManager) -> ManagedModel:
+def describe_managed(
+    model: ServedModel, gateway: Gateway, manager: ModelManager, autoscaler: Autoscaler
+) -> ManagedModel:
     public = describe(model)
     local = model if isinstance(model, LocalModel) else None
     route = model if isinstance(model, RouteModel) else None
@@ -83,7 +97,19 @@ def describe_managed(model: ServedModel, gateway: Gateway, manager: ModelManager
         fallback=[Fallback(model=link.model, max_tokens=link.max_tokens) for link in chain],
         policy=None if route is None else route.policy,
         models=[] if route is None else list(route.names),
+        scaling=None if local is None else describe_scaling(local, autoscaler),
         deployments=[_describe_deployment(one, gateway) for one in model.deployments],
+    )
+
+
+def describe_scaling(model: LocalModel, autoscaler: Autoscaler) -> Scaling:
+    replicas = model.replicas
+    limits = replicas.limits or ScaleLimits(replicas.count, replicas.count)
+    return Scaling(
+        replicas=replicas.count if replicas.replicas else 0,
+        min_replicas=limits.least,
+        max_replicas=limits.most,
+        demand=round(autoscaler.demand(model), 3),
     )
 
 

@@ -86,7 +86,7 @@ def _add_and_remove(app: App, service: Service, *, trusted: bool) -> None:
     async def list_models() -> Response:
         """All models and routes, with their deployments: state, load, circuit breaker."""
         manager = _manager(service)
-        listed = [describe_managed(model, service.gateway, manager) for model in service.models]
+        listed = [describe_managed(model, service.gateway, manager, service.autoscaler) for model in service.models]
         return json_response(msgspec.json.encode(ManagedModelList(data=listed)))
 
     @admin.delete("/admin/models/{name:path}", **route_docs(None, Removed, may_reject=True))
@@ -148,7 +148,7 @@ def _sleep_and_wake(app: App, service: Service) -> None:
 
 
 def _described(service: Service, managing: ModelManager, model: ServedModel) -> Response:
-    return json_response(msgspec.json.encode(describe_managed(model, service.gateway, managing)))
+    return json_response(msgspec.json.encode(describe_managed(model, service.gateway, managing, service.autoscaler)))
 
 
 def _model(service: Service, request: Request) -> LocalModel:

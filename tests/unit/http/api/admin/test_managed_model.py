@@ -3,6 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.protocol import Deployment, Load, ModelCard, Price, ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import UpstreamFailed
@@ -23,7 +24,7 @@ def upstream(load: Load) -> ServedModel:
 
 
 def described(model: ServedModel, gateway: Gateway) -> Any:
-    return describe_managed(model, gateway, cast(ModelManager, None))
+    return describe_managed(model, gateway, cast(ModelManager, None), Autoscaler(list))
 
 
 def test_a_deployment_tells_its_load_and_its_circuit() -> None:

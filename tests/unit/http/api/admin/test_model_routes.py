@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 from starlette.testclient import TestClient
 
+from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.protocol import ModelCard, ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import InvalidSetting
@@ -28,7 +29,8 @@ def answer(directory: KeyDirectory, key: str = "") -> int:
     app = App()
     registry = ModelRegistry([model])
     gateway = Gateway(Router("prefix", secret=b""), registry.find)
-    service = cast(Service, SimpleNamespace(models=registry, manager=object(), gateway=gateway))
+    parts = {"models": registry, "manager": object(), "gateway": gateway, "autoscaler": Autoscaler(list)}
+    service = cast(Service, SimpleNamespace(**parts))
     model_routes.add(app, service, trusted=True)
     exception_handlers.add(app)
     guarded = RequestIdMiddleware(ApiKeyMiddleware(app, directory))
