@@ -16,6 +16,8 @@
     │   ├── ArchitectureUnsupported  422
     │   └── WeightsMismatch          422  tensors missing or unexpected
     ├── AdapterLoadFailed            422  an adapter's files cannot be read or do not fit its base model
+    ├── AlreadyExists                409  another object has the name
+    ├── AdapterBusy                  504  an adapter is removed, but requests of it still run
     ├── PullFailed                   502  the download of a model failed
     ├── OutOfMemory                  507  the model or its cache does not fit
     ├── StorageFull                  507  no room on disk for a file
@@ -122,6 +124,16 @@ class WeightsMismatch(ModelInvalid):
 class AdapterLoadFailed(PenstockError):
     status = 422
     code = "adapter_load_failed"
+
+
+class AlreadyExists(PenstockError):
+    status = 409
+    code = "already_exists"
+
+
+class AdapterBusy(PenstockError):
+    status = 504
+    code = "adapter_busy"
 
 
 class PullFailed(PenstockError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -29,6 +29,7 @@ from penstock.flow import (
     ToolUse,
 )
 from penstock.startup import preflight
+from penstock.startup.adapters import adapter_of, find_adapters
 from penstock.store.progress import Progress
 from penstock.stream.active_request import ActiveRequest
 
@@ -50,6 +51,9 @@ class LLM:
     """A model, loaded and ready. One prompt gives one result; a list gives a list in the same order, computed together.
 
     Settings are those of `penstock.settings` by their flat names: `LLM("smollm2", context=2048, isolate=True)`.
+    LoRA adapters go beside it, `LLM("smollm2", adapters={"style": "./style"})`; a call names the one it wants,
+    `adapter="style"`.
+
     Without params a request uses the sampling parameters that the model recommends. Threads may share an LLM; they take
     turns. Use it in a `with`, or call `close` at the end.
     """
@@ -61,11 +65,17 @@ class LLM:
         catalogue name, a folder, a `.gguf` file, a hub id or `pypi:…` (README.md). `config` is a TOML file of settings;
         `pulling` receives the progress of a download.
         """
+        if isinstance(adapters := values.get("adapters"), Mapping):
+            values["adapters"] = [f"{name}={source}" for name, source in adapters.items()]
         self.settings = settings.load({"model": model, **values}, file=config)
         if ignored := settings.strays():
             logger.warning("%s", ignored)
         self.model = assemble.model(self.settings, pulling)
         preflight.check(self.settings, self.model.spec)
+        self.adapters = {
+            name: adapter_of(name, files)
+            for name, files in find_adapters(self.settings, self.model.spec, pulling).items()
+        }
         self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
         with ThreadPoolExecutor(1, "pipeline") as thread:  # weights are packed without the interpreter lock
             opening = thread.submit(assemble.pipeline, self.settings, self.model)
@@ -84,13 +94,22 @@ class LLM:
         """For subclasses: further checks before the model is loaded. `pipeline` waits until it is there."""
 
     @overload
-    def generate(self, prompts: Prompt, params: Params = ..., *, progress: bool | None = ...) -> Completion: ...
+    def generate(
+        self, prompts: Prompt, params: Params = ..., *, progress: bool | None = ..., adapter: str | None = ...
+    ) -> Completion: ...
 
     @overload
-    def generate(self, prompts: Prompts, params: Params = ..., *, progress: bool | None = ...) -> list[Completion]: ...
+    def generate(
+        self, prompts: Prompts, params: Params = ..., *, progress: bool | None = ..., adapter: str | None = ...
+    ) -> list[Completion]: ...
 
     def generate(
-        self, prompts: Prompt | Prompts, params: Params = None, *, progress: bool | None = None
+        self,
+        prompts: Prompt | Prompts,
+        params: Params = None,
+        *,
+        progress: bool | None = None,
+        adapter: str | None = None,
     ) -> Completion | list[Completion]:
         """Continue plain texts or lists of token ids.
 
@@ -101,7 +120,9 @@ class LLM:
         """
         single = _is_single(prompts)
         batch: list[Any] = [prompts] if single else list(prompts)
-        active_requests = self._accept(batch, params, lambda prompt: {_kind(prompt): prompt}, single)
+        active_requests = self._accept(
+            batch, params, lambda prompt: {_kind(prompt): prompt, "adapter": adapter}, single
+        )
         results = self._complete(active_requests, progress)
         return results[0] if single else results
 
@@ -126,8 +147,8 @@ class LLM:
         """Answer conversations, each a list of {"role": ..., "content": ...}, through the model's chat template.
 
         `options` are fields of flow.Request: continue_final_message, add_generation_prompt, template_arguments, salt,
-        priority, reasoning_effort, thinking_budget, and tools: a ToolUse, or a list of tools as OpenAI writes them. All
-        else is as in `generate`.
+        priority, reasoning_effort, thinking_budget, adapter (its name), and tools: a ToolUse, or a list of tools as
+        OpenAI writes them. All else is as in `generate`.
         """
         if not isinstance(messages, list | tuple):
             raise InvalidRequest(
@@ -140,13 +161,22 @@ class LLM:
         return results[0] if single else results
 
     @overload
-    def embed(self, texts: Prompt, *, pooling: Pooling = ..., progress: bool | None = ...) -> Embedding: ...
+    def embed(
+        self, texts: Prompt, *, pooling: Pooling = ..., progress: bool | None = ..., adapter: str | None = ...
+    ) -> Embedding: ...
 
     @overload
-    def embed(self, texts: Prompts, *, pooling: Pooling = ..., progress: bool | None = ...) -> list[Embedding]: ...
+    def embed(
+        self, texts: Prompts, *, pooling: Pooling = ..., progress: bool | None = ..., adapter: str | None = ...
+    ) -> list[Embedding]: ...
 
     def embed(
-        self, texts: Prompt | Prompts, *, pooling: Pooling = "mean", progress: bool | None = None
+        self,
+        texts: Prompt | Prompts,
+        *,
+        pooling: Pooling = "mean",
+        progress: bool | None = None,
+        adapter: str | None = None,
     ) -> Embedding | list[Embedding]:
         """Vectors of unit length for texts or lists of token ids: the hidden states behind the final norm, their mean
         or the last one (`pooling`). Raises if the engine fails."""
@@ -155,7 +185,7 @@ class LLM:
 
         def fields(text: Any) -> dict[str, Any]:
             kind = _plain_kind(text, "an input must be a text or a list of token ids", "input")
-            return {kind: text, "task": "embed", "pooling": pooling}
+            return {kind: text, "task": "embed", "pooling": pooling, "adapter": adapter}
 
         active_requests = self._accept(batch, SamplingParams(), fields, single, "input")
         self._driver.run(active_requests, "embedding", progress)
@@ -203,13 +233,25 @@ class LLM:
         active_requests = []
         for place, (prompt, one) in enumerate(zip(batch, self._spread(params, len(batch)), strict=True)):
             try:
-                request = Request(id=str(next(self._numbers)), params=one, **_to_tool_use(fields(prompt)))
+                request = Request(id=str(next(self._numbers)), params=one, **self._request_fields(fields(prompt)))
                 active_requests.append(self.pipeline.accept(request))
             except InvalidRequest as error:
                 if single:
                     raise
                 raise type(error)(f"{noun} {place}: {error.message}", param=error.param) from None
         return active_requests
+
+    def _request_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Tools in any accepted form as a ToolUse, an adapter by its name as that."""
+        fields = _to_tool_use(fields)
+        if isinstance(name := fields.get("adapter"), str):
+            if name not in self.adapters:
+                known = (
+                    f"there are {', '.join(self.adapters)}" if self.adapters else "the LLM was opened without adapters"
+                )
+                raise InvalidRequest(f"there is no adapter {name!r}: {known}", param="adapter")
+            fields = {**fields, "adapter": self.adapters[name]}
+        return fields
 
     def _complete(self, active_requests: list[ActiveRequest], progress: bool | None) -> list[Completion]:
         self._driver.run(active_requests, "generating", progress)

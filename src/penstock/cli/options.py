@@ -56,8 +56,8 @@ def struct_options(kind: type[msgspec.Struct]) -> Callable[[Command], Command]:
 
 
 def given_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings among a command's values."""
-    return {name: values[name] for name in SECTIONS if name in values}
+    """The settings among a command's values. A repeatable option that is not given is absent."""
+    return {name: None if values[name] == () else values[name] for name in SECTIONS if name in values}
 
 
 def sampling_options(command: Command) -> Command:
@@ -142,6 +142,9 @@ def _hints(section: str) -> dict[str, Any]:
 
 def _option(name: str, annotation: Any, default: Any) -> Callable[[Command], Command]:
     kind, meta = get_args(annotation)[0], annotation.__metadata__[-1]
+    if get_origin(kind) is tuple:  # may be repeated, each time with one of them
+        flag = name.removesuffix("s").replace("_", "-")
+        return click.option(f"--{flag}", name, type=str, multiple=True, help=f"{meta.description} May be repeated.")
     flag = name.replace("_", "-")
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     note = "" if default is None else f" [default: {str(default).lower() if kind is bool else default}]"

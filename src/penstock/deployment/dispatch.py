@@ -57,7 +57,9 @@ class Dispatcher:
                 for submit in active.submits
             ]
             request = events.http_request_id(active_requests[0].id)
-            self._emit(events.Queued(request, time.monotonic(), sequences, self._source))
+            adapter = active_requests[0].submits[0].adapter
+            named = "" if adapter is None else adapter.name
+            self._emit(events.Queued(request, time.monotonic(), sequences, self._source, named))
 
     def tell_requeued(self, sequence: OpenSequence) -> None:
         if self._emit is not None:

@@ -59,6 +59,11 @@ class LocalModel:
         return self.card.name
 
     @property
+    def base(self) -> LocalModel:
+        """The model whose engines run it: itself, unless it is an adapter."""
+        return self
+
+    @property
     def state(self) -> State:
         return self.replicas.state
 

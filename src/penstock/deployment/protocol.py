@@ -66,6 +66,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     remote: bool = False  # an upstream's
     owner: str = "penstock"  # `owned_by` in /v1/models; an upstream's host
     created: int = 0  # seconds since 1970
+    parent: str | None = None  # of an adapter: the model that it changes
 
 
 class Load(msgspec.Struct, frozen=True):

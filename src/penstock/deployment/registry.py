@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from penstock.deployment.adapter_model import AdapterModel
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel
 from penstock.errors import InvalidRequest, ModelNotFound
@@ -18,6 +19,7 @@ class ModelRegistry:
     def __init__(self, models: Iterable[ServedModel] = ()) -> None:
         self._models: dict[str, ServedModel] = {}  # by name
         self._names: dict[str, ServedModel] = {}  # and by alias
+        self._adapters: dict[str, list[AdapterModel]] = {}  # by their names without the base's
         for model in models:
             self.add(model)
 
@@ -28,13 +30,17 @@ class ModelRegistry:
         return len(self._models)
 
     def allowed(self, names: Collection[str] | None) -> ModelRegistry:
-        """Only the models that have one of these names; None: all."""
+        """Only the models that have one of these names; None: all. An adapter is a model of its own: the name of its
+        base does not allow it."""
         if names is None:
             return self
-        known = {untagged(name) for name in names}
-        return ModelRegistry(
-            model for model in self if not known.isdisjoint(map(untagged, (model.card.name, *model.card.aliases)))
-        )
+        found = {id(model) for name in names if (model := self._names.get(untagged(name))) is not None}
+        view = ModelRegistry()
+        for name, model in self._models.items():
+            if id(model) in found:
+                view._models[name] = model
+                view._names.update((untagged(one), model) for one in (name, *model.card.aliases))
+        return view
 
     @property
     def default(self) -> ServedModel:
@@ -43,21 +49,57 @@ class ModelRegistry:
 
     @property
     def local(self) -> list[LocalModel]:
-        return [model for model in self if isinstance(model, LocalModel)]
+        """Those with engines: without adapters, which have their base's."""
+        return [model for model in self if isinstance(model, LocalModel) and model.base is model]
+
+    @property
+    def adapters(self) -> list[AdapterModel]:
+        return [model for model in self if isinstance(model, AdapterModel)]
+
+    def adapters_of(self, base: LocalModel) -> list[AdapterModel]:
+        return [model for model in self.adapters if model.base is base]
 
     def add(self, model: ServedModel) -> None:
-        """Raises InvalidRequest if one of its names is taken."""
+        """Raises InvalidRequest if one of its names is taken. An adapter's name without its base's is an alias of it,
+        as long as no other model has that name."""
         names = [model.card.name, *model.card.aliases]
         for name in names:
-            if (owner := self._names.get(untagged(name))) is not None:
+            owner = self._names.get(untagged(name))
+            if owner is not None and not _only_bare(owner, untagged(name)):
                 raise InvalidRequest(f"the name {name!r} is taken by the model {owner.card.name!r}", param="name")
         self._models[model.card.name] = model
         self._names.update((untagged(name), model) for name in names)
+        if isinstance(model, AdapterModel):
+            self._adapters.setdefault(model.adapter.name, []).append(model)
+            self._update_bare(model.adapter.name)
+        for name in names:
+            if untagged(name) in self._adapters:
+                self._update_bare(untagged(name))
 
     def remove(self, name: str) -> None:
         model = self.find(name)
+        freed = [name for name, other in self._names.items() if other is model]
         del self._models[model.card.name]
-        self._names = {name: other for name, other in self._names.items() if other is not model}
+        for name in freed:
+            del self._names[name]
+        if isinstance(model, AdapterModel):
+            self._adapters[model.adapter.name].remove(model)
+            freed.append(model.adapter.name)
+        for name in freed:
+            self._update_bare(name)
+
+    def _update_bare(self, bare: str) -> None:
+        """The adapter's name alone stands for it if it is the only one of that name, and no model has it."""
+        adapters = self._adapters.get(bare, [])
+        owner = self._names.get(bare)
+        if isinstance(owner, AdapterModel) and _only_bare(owner, bare):
+            del self._names[bare]
+            owner = None
+        unique = len(adapters) == 1 and (owner is None or owner is adapters[0])
+        for one in adapters:
+            one.bare_alias = unique
+        if unique:
+            self._names[bare] = adapters[0]
 
     def find(self, name: str | None) -> ServedModel:
         """None: the default. Raises ModelNotFound, which lists what there is."""
@@ -70,10 +112,13 @@ class ModelRegistry:
             return found
         base, at, adapter = name.rpartition("@")
         if at and (model := self._names.get(untagged(base))) is not None:
-            raise ModelNotFound(f"the model {model.card.name!r} has no adapter {adapter[:128]!r}", param="model")
+            own = [one.card.name for one in self.adapters if one.base is model]
+            others = f"; it has {_listed(own)}" if own else ""
+            raise ModelNotFound(
+                f"the model {model.card.name!r} has no adapter {adapter[:128]!r}{others}", param="model"
+            )
         names = [model.card.name for model in self]
-        listed = ", ".join(map(repr, names[:MAX_LISTED])) + (", …" if len(names) > MAX_LISTED else "")
-        others = f"; this server has {listed}" if names else ""
+        others = f"; this server has {_listed(names)}" if names else ""
         raise ModelNotFound(f"the model {name[:128]!r} does not exist{others}", param="model")
 
     def name_of(self, name: str | None) -> str | None:
@@ -91,6 +136,15 @@ class ModelRegistry:
                 f"{model.card.name} is an upstream or a route: this needs a model that runs here", param="model"
             )
         return model
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:MAX_LISTED])) + (", …" if len(names) > MAX_LISTED else "")
+
+
+def _only_bare(owner: ServedModel, name: str) -> bool:
+    """Whether it has the name only as an adapter without its base's name, for as long as nobody else wants it."""
+    return isinstance(owner, AdapterModel) and owner.adapter.name == name and name not in owner.own_aliases
 
 
 def untagged(name: str) -> str:

@@ -79,11 +79,11 @@ class Residency:
             resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
 
     def find(self, model: LocalModel) -> Resident:
-        return self._residents[model.name]
+        return self._residents[model.base.name]
 
     def expires_in(self, model: LocalModel) -> float | None:
         """Seconds until the model is unloaded if no request comes; None: never."""
-        resident = self._residents.get(model.name)
+        resident = self._residents.get(model.base.name)
         if resident is None or resident.pinned or resident.expires_s is None:
             return None
         return max(0.0, resident.used + resident.expires_s - self._clock())
@@ -111,6 +111,7 @@ class Residency:
 
     async def unload(self, model: LocalModel) -> None:
         """On request; finishes its requests first. Raises InvalidRequest for a pinned model."""
+        _check_not_adapter(model)
         resident = self.find(model)
         if resident.pinned:
             raise InvalidRequest(f"{model.name} is pinned: it stays loaded", param="model")
@@ -119,6 +120,7 @@ class Residency:
 
     async def sleep(self, model: LocalModel) -> None:
         """Release the memory of a model, which keeps its processes. Finishes its requests first."""
+        _check_not_adapter(model)
         resident = self.find(model)
         async with self._changing:
             if resident.loaded and not resident.asleep:
@@ -215,6 +217,13 @@ class Residency:
                 + (f"loaded and pinned are {holders}" if holders else "no other model is loaded")
             )
         return None
+
+
+def _check_not_adapter(model: LocalModel) -> None:
+    if model.base is not model:
+        raise InvalidRequest(
+            f"{model.name} is an adapter of {model.base.name}: name that, or remove the adapter", param="model"
+        )
 
 
 def _used_bytes(resident: Resident) -> int:

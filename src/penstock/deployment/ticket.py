@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, by_code
 from penstock.flow import Cancel, Chunk, Delta, Submit
+from penstock.flow.identity import UNNAMED, Source
 from penstock.stream.active_request import ActiveRequest, ShortWay
 from penstock.stream.choice import complete_chunk
 
@@ -125,6 +126,14 @@ class Ticket:
     @property
     def done(self) -> bool:
         return self.num_open == 0
+
+    @property
+    def source(self) -> Source:
+        """Model and replica that work on it, for usage and metrics: an adapter counts under its own name."""
+        if self.deployment is None:
+            return UNNAMED
+        source, card = self.deployment.source, None if self.model is None else self.model.card
+        return source if card is None or card.parent is None else Source(card.name, source.replica)
 
     def push(self, delta: Delta) -> Cancel | None:
         """Take a Delta of one of its sequences; returns the message that the engine must get in turn."""

@@ -27,7 +27,6 @@ from penstock.deployment.protocol import Call, ModelCard
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest, LedgerUnavailable
 from penstock.flow import FinishReason, Timings
-from penstock.flow.identity import UNNAMED
 from penstock.gateway.keys.identity import Identity, Limits
 from penstock.gateway.ledger.cost import microusd, saved_microusd
 from penstock.gateway.ledger.ledger import Ledger
@@ -261,7 +260,7 @@ class RequestAccount:
             output = min(output, self._output)
         card = None if ticket.model is None else ticket.model.card
         price = None if card is None else card.price
-        source = UNNAMED if ticket.deployment is None else ticket.deployment.source
+        source = ticket.source
         estimated = card is not None and card.remote and not answered
         return UsageRecord(
             request=self._line if self._line is not None and answered else self._request,

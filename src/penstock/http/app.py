@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 import penstock
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
 from penstock.http.api import capacity_routes, tokenizer_routes, usage_routes
-from penstock.http.api.admin import audit_routes, key_routes, limit_routes, model_routes, tenant_routes
+from penstock.http.api.admin import adapter_routes, audit_routes, key_routes, limit_routes, model_routes, tenant_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import batch_routes, file_routes, moderations, rerank, stored_routes
@@ -30,6 +30,7 @@ from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.settings import Settings, parse_bytes
+from penstock.store.adapter_spec import MAX_CONFIG_BYTES
 
 FORM_BYTES = 1 << 16  # of an upload, beside its file
 
@@ -62,6 +63,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     batch_routes.add(app, service, settings)
     tokenizer_routes.add(app, service)
     model_routes.add(app, service, trusted=settings.needs_key)
+    adapter_routes.add(app, service, settings)
     key_routes.add(app, service)
     tenant_routes.add(app, service)
     limit_routes.add(app, service)
@@ -79,7 +81,10 @@ def _add_middleware(app: App, service: Service, settings: Settings) -> ASGIApp:
     serve = settings.serve
     wrapped: ASGIApp = AdmissionThrottle(app)
     # A form has a few fields beside the file.
-    streamed = {file_routes.PATH: parse_bytes(serve.max_file, "max_file") + FORM_BYTES}
+    streamed = {
+        file_routes.PATH: parse_bytes(serve.max_file, "max_file") + FORM_BYTES,
+        adapter_routes.UPLOAD_PATH: parse_bytes(serve.max_adapter, "max_adapter") + MAX_CONFIG_BYTES + FORM_BYTES,
+    }
     wrapped = BodyLimitMiddleware(wrapped, parse_bytes(serve.max_body, "max_body"), streamed=streamed)
     wrapped = ApiKeyMiddleware(wrapped, service.keys)
     wrapped = HeadMiddleware(wrapped)

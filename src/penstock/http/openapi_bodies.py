@@ -8,8 +8,8 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from penstock.http.api import capacity_routes, model_card, tokenizer_routes, usage_routes
+from penstock.http.api.admin import adapter_bodies, limit_routes, model_routes
 from penstock.http.api.admin import bodies as admin
-from penstock.http.api.admin import limit_routes, model_routes
 from penstock.http.api.anthropic import messages
 from penstock.http.api.ollama import openapi_bodies as ollama
 from penstock.http.api.openai import chat, completions, embeddings, file_bodies, moderations, rerank, stored_completions
@@ -43,6 +43,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     model_card.Model,
     model_card.ModelList,
     *model_routes.ANSWERS,
+    *adapter_bodies.ANSWERS,
     *admin.ANSWERS,
     *limit_routes.ANSWERS,
     *usage_routes.ANSWERS,

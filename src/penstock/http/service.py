@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from starlette.types import Receive
 
 from penstock.batch.manager import BatchManager
+from penstock.deployment.adapters import AdapterManager
 from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel, State
@@ -20,7 +21,7 @@ from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound, ShuttingDown, Unauthorized
 from penstock.flow import FinishReason, Request
-from penstock.flow.identity import UNNAMED, Source
+from penstock.flow.identity import Source
 from penstock.gateway.accounting import Accounting
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.keys.directory import KeyDirectory, NoKeys
@@ -40,6 +41,8 @@ MANY_CHOICES = 64  # more are counted in a thread: each takes some 50 µs
 
 class ModelManager(Protocol):
     """Adds, loads, unloads and removes models while the server runs (`startup.server_models`)."""
+
+    adapters: AdapterManager
 
     async def add(self, entry: Mapping[str, Any], *, trusted: bool) -> ServedModel:
         """An entry as in [[models]]. `trusted`: the client has an admin key."""
@@ -181,7 +184,7 @@ class Service:
 
     def count(self, ticket: Ticket) -> None:
         """In the metrics."""
-        source = _source(ticket)
+        source = ticket.source
         for active in ticket.active_requests:
             for choice in active.choices:
                 reason = choice.finish or FinishReason.CANCELLED
@@ -252,8 +255,4 @@ def takes_requests(state: State) -> bool:
 
 def _asked(ticket: Ticket) -> str:
     """The model that the client named: another one may answer."""
-    return (ticket.call.route.asked if ticket.call is not None else "") or _source(ticket).model
-
-
-def _source(ticket: Ticket) -> Source:
-    return UNNAMED if ticket.deployment is None else ticket.deployment.source
+    return (ticket.call.route.asked if ticket.call is not None else "") or ticket.source.model

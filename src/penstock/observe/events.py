@@ -84,6 +84,7 @@ class Queued(Event, frozen=True, gc=False):
 
     sequences: list[tuple[int, str, int, int, int]]
     source: Source = UNNAMED
+    adapter: str = ""  # of all of them
 
 
 class Routed(Event, frozen=True):

@@ -24,20 +24,22 @@ from penstock.settings.data_dir import DATABASE, data_folder
 from penstock.settings.models import (
     ENGINE_SECTIONS,
     ModelEntry,
-    PriceSettings,
     check_entries,
     entry_label,
     parse_entries,
+    served_names,
     source_name,
 )
 from penstock.settings.routes import RouteEntry, check_routes, parse_routes
 from penstock.settings.safety import SafetyEntry, parse_safety
 from penstock.settings.sections import (
+    AdapterEntry,
     CacheSettings,
     EngineSettings,
     ModelSettings,
     ObserveSettings,
     Positive,
+    PriceSettings,
     RoutingSettings,
     ScheduleSettings,
     Section,
@@ -50,6 +52,7 @@ __all__ = [
     "ENV_PREFIX",
     "LOOPBACK",
     "SECTIONS",
+    "AdapterEntry",
     "CacheSettings",
     "EngineSettings",
     "ModelEntry",
@@ -152,7 +155,7 @@ def load(
     for name, section in SECTIONS.items():
         text = environ.get(ENV_PREFIX + name.upper())
         if text is not None and not (name == "port" and _SERVICE_URL.fullmatch(text)):
-            values[section][name] = text
+            values[section][name] = text.split(",") if name == "adapters" else text
     for name, value in (arguments or {}).items():
         if name not in SECTIONS:
             raise InvalidSetting(f"unknown setting {name!r}; known: {', '.join(SECTIONS)}", param=name)
@@ -161,6 +164,8 @@ def load(
     if raw_entries:
         if "model" in values["model"]:
             raise InvalidSetting("model and [[models]] exclude each other: name the model in an entry", param="model")
+        if values["model"].get("adapters"):
+            raise InvalidSetting("adapters belong to one model: name them in its entry of [[models]]", param="adapters")
         values["models"] = parse_entries(raw_entries, values, SECTIONS)
     if raw_routes:
         values["routes"] = parse_routes(raw_routes)
@@ -179,7 +184,8 @@ def load(
 
 def parse_entry(raw: Mapping[str, Any], settings: Settings) -> ModelEntry:
     """An entry of [[models]] that is added at run time. Raises InvalidSetting."""
-    (values,) = parse_entries([dict(raw)], msgspec.to_builtins(settings), SECTIONS)
+    plain = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, adapters=()))
+    (values,) = parse_entries([dict(raw)], msgspec.to_builtins(plain), SECTIONS)
     entry = msgspec.convert(values, ModelEntry, strict=False)
     _check_engine(settings_of(settings, entry))
     return entry
@@ -211,6 +217,7 @@ def to_wire(settings: Settings) -> dict[str, Any]:
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
     engine_settings = msgspec.structs.replace(
         settings,
+        model=msgspec.structs.replace(settings.model, adapters=()),  # requests name them, with their paths
         serve=ServeSettings(),
         tenants=TenantSettings(),
         routing=RoutingSettings(),
@@ -297,9 +304,10 @@ def _check(settings: Settings) -> None:
         except InvalidSetting as error:
             raise InvalidSetting(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     check_entries(settings.models)
-    check_routes(settings.routes, [name for one in settings.models for name in (one.name, *one.aliases)])
+    check_routes(settings.routes, [name for one in settings.models for name in served_names(one)])
     parse_bytes(settings.serve.max_body, "max_body")
     parse_bytes(settings.serve.max_file, "max_file")
+    parse_bytes(settings.serve.max_adapter, "max_adapter")
     if settings.serve.api_key is not None and not settings.serve.keys:  # an unset variable
         raise InvalidSetting(
             "api_key is empty, which would disable authentication: set a key, or leave it out", param="api_key"
@@ -346,6 +354,7 @@ def _check(settings: Settings) -> None:
 
 def _check_engine(settings: Settings) -> None:
     """Checks of one engine's settings."""
+    _check_adapters(settings.model)
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
     schedule = settings.schedule
@@ -355,3 +364,15 @@ def _check_engine(settings: Settings) -> None:
             "every running sequence may need a token in every step",
             param="step_tokens",
         )
+
+
+def _check_adapters(model: ModelSettings) -> None:
+    try:
+        names = [name for one in model.adapter_entries for name in (one.name, *one.aliases)]
+    except ValueError as error:
+        raise InvalidSetting(f"adapters: {error}", param="adapters") from None
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise InvalidSetting(f"adapters: {name!r} is there twice", param="adapters")
+        if not re.fullmatch(r"[^\s@,]+", name):
+            raise InvalidSetting(f"adapters: {name!r} has spaces, commas or @ in it", param="adapters")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from penstock.settings.sections import (
     EngineSettings,
     ModelSettings,
     Positive,
+    PriceSettings,
     ScheduleSettings,
     Section,
     error_in_words,
@@ -29,17 +30,8 @@ from penstock.settings.sections import (
 
 ENGINE_SECTIONS = ("model", "cache", "schedule", "engine")
 Seconds = Annotated[float, Meta(gt=0)]
-Cost = Annotated[float, Meta(ge=0)]
 DEFAULT_KEEP_ALIVE = "5m"  # of a model whose `min_replicas` is 0
 _NAME = re.compile(r"[^\s@,][^\s@,]*")
-
-
-class PriceSettings(Section, frozen=True):
-    """Per million tokens."""
-
-    input: Cost = 0.0
-    output: Cost = 0.0
-    cached_input: Cost | None = None
 
 
 class FallbackSettings(Section, frozen=True):
@@ -153,6 +145,8 @@ def _check_kind(raw: dict[str, Any], here: str) -> None:
     if not isinstance(raw.get("name"), str) or not _NAME.fullmatch(raw["name"]):
         raise InvalidSetting(f"{here}: name is required: a text without spaces, commas and @", param="name")
     is_upstream = raw.get("upstream") is not None
+    if is_upstream and raw.get("adapters"):
+        raise InvalidSetting(f"{here}: adapters is a field of a model of this server", param="adapters")
     if is_upstream == (raw.get("model") is not None):
         raise InvalidSetting(f"{here}: either model or upstream is required, and not both", param="model")
     wrong = [name for name in (_LOCAL_ONLY if is_upstream else _UPSTREAM_ONLY) if name in raw]
@@ -168,8 +162,8 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
     owners: dict[str, str] = {}
     for number, entry in enumerate(entries):
         here = entry_label(number, entry.name)
-        for key, name in (("name", entry.name), *(("aliases", alias) for alias in entry.aliases)):
-            if not _NAME.fullmatch(name):
+        for key, name in _names(entry):
+            if not _NAME.fullmatch(name) and key != "adapters":
                 raise InvalidSetting(f"{here}: {key}: {name!r} has spaces, commas or @ in it", param=key)
             plain = name.removesuffix(":latest")
             if plain in owners:
@@ -208,6 +202,22 @@ def _check_scaling(entry: ModelEntry, here: str) -> None:
         )
     if wrong is not None:
         raise InvalidSetting(f"{here}: {wrong[0]} {wrong[1]}", param=wrong[0])
+
+
+def _names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
+    """All names that clients may use, with the key of the entry that says so."""
+    yield "name", entry.name
+    for alias in entry.aliases:
+        yield "aliases", alias
+    for adapter in entry.model.adapter_entries:
+        yield "adapters", f"{entry.name}@{adapter.name}"
+        for alias in adapter.aliases:
+            yield "adapters.aliases", alias
+
+
+def served_names(entry: ModelEntry) -> list[str]:
+    """Those of a model, its adapters and their aliases."""
+    return [name for _, name in _names(entry)]
 
 
 def parse_duration(text: str, label: str = "keep_alive") -> float | None:

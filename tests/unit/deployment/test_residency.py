@@ -62,7 +62,7 @@ class _Replica:
 
 class Model:
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.base = name, self
         self.replicas = Replicas()
         self.ensure_loaded: Callable[[], Coroutine[Any, Any, None]]
         self.keep_alive: Callable[[float | None], None]

@@ -53,8 +53,10 @@ GET /admin/models · DELETE /admin/models/{name:path} · POST /admin/tenants · 
 GET /admin/tenants/{name} · POST /admin/tenants/{name} · POST /admin/unload · POST /api/pull · POST /sleep
 POST /wake_up
 GET /observe/tenants
+POST /admin/adapters · POST /admin/adapters/upload · DELETE /admin/adapters/{name:path}
+POST /v1/load_lora_adapter · POST /v1/unload_lora_adapter
 """
-OBSERVE_OR_ADMIN = "GET /usage"
+OBSERVE_OR_ADMIN = "GET /usage · GET /admin/adapters"
 EXPECTED = {
     line.strip(): scopes
     for text, scopes in (

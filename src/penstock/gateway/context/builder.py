@@ -46,7 +46,7 @@ class ContextBuilder:
         """Whether the request's prompt is assembled; else it stays as it is."""
         if request.context is not None or request.documents:
             return True
-        return request.messages is not None and model.card.name in self.defaults
+        return request.messages is not None and _defaults_name(model) in self.defaults
 
     async def assemble(self, model: ServedModel, request: Request, run: Run) -> Request:
         """The request with its prompt assembled, and the trace of that. Raises InvalidRequest."""
@@ -66,7 +66,7 @@ class ContextBuilder:
             plain = await asyncio.to_thread(plain_documents, request.documents, control)
             request = replace(request, documents=plain)
         helpers = HelperModels(self._find, run, model, request)
-        cuts = request.context is not None or model.card.name in self.defaults
+        cuts = request.context is not None or _defaults_name(model) in self.defaults
         ranking = settings if cuts else ContextSettings(rank="given")
         rank, scored, warning = await rank_documents(request, ranking, helpers)
         warnings = request.warnings if warning is None else (*request.warnings, warning)
@@ -96,7 +96,9 @@ class ContextBuilder:
         return replace(fitted.request, context_trace=trace if settings.trace else None, warnings=warnings)
 
     def _settings(self, model: ServedModel, request: Request) -> ContextSettings:
-        settings = (request.context or ContextSettings()).over(self.defaults.get(model.card.name, ContextSettings()))
+        settings = (request.context or ContextSettings()).over(
+            self.defaults.get(_defaults_name(model), ContextSettings())
+        )
         if (conflict := settings.conflict()) is not None:
             field = f"context.{conflict[0]}"
             raise InvalidRequest(f"{field} {conflict[1]}", param=field)
@@ -130,3 +132,8 @@ class ContextBuilder:
             known = control.defuse(ticket.active_requests[0].completion().text.strip())
             self._summaries.put(key, known)
         return await asyncio.to_thread(fitter.fit, known, len(dropped))
+
+
+def _defaults_name(model: ServedModel) -> str:
+    """Whose defaults apply: an adapter has its base's."""
+    return model.card.parent or model.card.name

@@ -21,6 +21,7 @@ class Model(Body, kw_only=True, frozen=True):
     state: str  # "ready", "unloaded", …
     capabilities: list[str]
     aliases: list[str]
+    parent: str | None  # of a LoRA adapter: the model that it changes
     price: Price | None  # per million tokens
     drafts: str | None  # what drafts tokens (`--speculate`): "off", "lookup", "eagle", …; null: not known
     recommended: dict[str, float | int]  # sampling, by the model's authors, and `max_tokens` for a chat
@@ -41,6 +42,7 @@ def describe(model: ServedModel) -> Model:
         state=model.state.value,
         capabilities=sorted(card.capabilities),
         aliases=list(card.aliases),
+        parent=card.parent,
         price=card.price,
         drafts=card.drafts,
         recommended=card.recommended,

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.deployment.adapter_model import AdapterModel
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
 from penstock.gateway.keys.identity import Scope
@@ -61,7 +62,12 @@ def add(app: App, service: Service, observer: Observer) -> None:
         replica = find_replica(model, body.replica)
         tokens = await asyncio.to_thread(model.prompt_tokens, body.to_request("", SamplingParams()))
         found = await ask_engine(
-            replica, "explain", tenant=tenant_of(request.scope), tokens=tokens, salt=body.cache_salt or ""
+            replica,
+            "explain",
+            tenant=tenant_of(request.scope),
+            tokens=tokens,
+            salt=body.cache_salt or "",
+            adapter=model.adapter if isinstance(model, AdapterModel) else None,
         )
         explained = explain_prefix(
             Finding(*found["finding"]), len(tokens), found["cached"], found["block_size"], tokens,

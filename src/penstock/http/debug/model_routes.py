@@ -35,6 +35,10 @@ def add(app: App, service: Service) -> None:
         route_docs.MODEL_TRACE.read_query(request)
         body = await read_body(ModelTraceRequest, request)
         model = service.models_of(identity_of(request.scope)).find_local(body.model)
+        if model.base is not model:
+            raise InvalidRequest(
+                f"the inside of {model.base.name} can be traced, that of its adapter cannot", param="model"
+            )
         tokens = await asyncio.to_thread(model.prompt_tokens, body.to_request("", SamplingParams()))
         spec = model.files.spec
         most = min(MAX_TOKENS, model.pipeline.context)

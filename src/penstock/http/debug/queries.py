@@ -45,7 +45,7 @@ def replica_of_query(service: Service, request: Request, query: dict[str, Any]) 
 
 def source_of_query(service: Service, request: Request, query: dict[str, Any]) -> Source:
     """The same of what the journal has, whether or not the model is loaded now."""
-    return Source(model_of_query(service, request, query).name, query["replica"] or 0)
+    return Source(model_of_query(service, request, query).base.name, query["replica"] or 0)
 
 
 async def ask_engine(replica: Replica, kind: str, **arguments: Any) -> Any:

@@ -1,14 +1,15 @@
-"""Reads a multipart/form-data body with one file: the file goes to disk as it comes, small fields are kept."""
+"""Reads a multipart/form-data body: files go to disk as they come, small fields are kept."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from penstock.errors import InvalidRequest, MediaTypeUnsupported
+from penstock.errors import InvalidRequest, MediaTypeUnsupported, OriginNotAllowed
 
 FILE_FIELD = "file"
 MAX_FIELDS = 16
@@ -21,8 +22,10 @@ _BOUNDARY = re.compile(r"[\x20-\x7e]{1,70}")  # RFC 2046
 class MultipartForm:
     """Blocks while it writes: `feed` belongs into a thread. Raises InvalidRequest for what is not a form."""
 
-    def __init__(self, content_type: str, write: Callable[[bytes], None]) -> None:
-        """`write` gets the bytes of the file."""
+    def __init__(
+        self, content_type: str, write: Callable[[str, bytes], None], files: Collection[str] = (FILE_FIELD,)
+    ) -> None:
+        """`write` gets the name and the bytes of the fields that are `files`."""
         from python_multipart.multipart import MultipartParser, parse_options_header  # for the few that upload
 
         self._parse_options = parse_options_header
@@ -34,9 +37,9 @@ class MultipartForm:
         if not _BOUNDARY.fullmatch(boundary):
             raise InvalidRequest("the content-type has no valid boundary")
         self.fields: dict[str, str] = {}
-        self.filename: str | None = None  # None: no file has come
+        self.filenames: dict[str, str] = {}  # of the files that have come, by field
         self.complete = False
-        self._write = write
+        self._write, self._files = write, files
         self._name = ""  # of the part that is being read
         self._value = bytearray()
         self._header = self._header_value = b""
@@ -66,8 +69,9 @@ class MultipartForm:
         """After the last byte. Raises InvalidRequest for a form that is cut off or has no file."""
         if not self.complete:
             raise InvalidRequest("the multipart form is incomplete")
-        if self.filename is None:
-            raise InvalidRequest(f"{FILE_FIELD} is required", param=FILE_FIELD)
+        if not self.filenames:
+            wanted = next(iter(self._files))
+            raise InvalidRequest(f"{wanted} is required", param=wanted)
 
     # --- the parser's callbacks
 
@@ -84,10 +88,10 @@ class MultipartForm:
         if self._header.lower() == b"content-disposition":
             _, options = self._parse_options(self._header_value)
             self._name = options.get(b"name", b"").decode("utf-8", "replace")
-            if self._name == FILE_FIELD:
-                if self.filename is not None:
-                    raise InvalidRequest(f"there is more than one {FILE_FIELD}", param=FILE_FIELD)
-                self.filename = _clean_filename(options.get(b"filename", b""))
+            if self._name in self._files:
+                if self._name in self.filenames:
+                    raise InvalidRequest(f"there is more than one {self._name}", param=self._name)
+                self.filenames[self._name] = _clean_filename(options.get(b"filename", b""))
         self._header = self._header_value = b""
 
     def _end_headers(self) -> None:
@@ -97,8 +101,8 @@ class MultipartForm:
             raise InvalidRequest(f"the form has more than {MAX_FIELDS} fields")
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:
-        if self._name == FILE_FIELD:
-            self._write(data[start:end])
+        if self._name in self._files:
+            self._write(self._name, data[start:end])
             return
         self._value += data[start:end]
         if len(self._value) > MAX_FIELD_BYTES:
@@ -106,7 +110,7 @@ class MultipartForm:
             raise InvalidRequest(f"{shown} is longer than {MAX_FIELD_BYTES} bytes", param=shown)
 
     def _end_part(self) -> None:
-        if self._name != FILE_FIELD:
+        if self._name not in self._files:
             self.fields[self._name[:64]] = self._value.decode("utf-8", "replace")
 
     def _end(self) -> None:
@@ -124,6 +128,16 @@ async def receive_form(request: Request, form: MultipartForm, in_thread: Callabl
             pieces, size = [], 0
     await in_thread(form.feed, b"".join(pieces))
     form.finish()
+
+
+def check_form_origin(request: Request, allowed: tuple[str, ...]) -> None:
+    """Browsers send forms of any page without asking first, so where no key is needed, pages of other origins must not
+    fill the disk."""
+    origin = request.headers.get("origin")
+    if origin is None or "*" in allowed or origin.lower() in allowed:
+        return
+    if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+        raise OriginNotAllowed(f"pages of {origin[:253]} may not upload files: see --allow-origin")
 
 
 def _clean_filename(name: bytes) -> str:

@@ -226,7 +226,7 @@ class Journal:
 
     def _queued(self, event: events.Queued) -> None:
         if request := self._of(event):
-            request.queued, request.source = event.t, event.source
+            request.queued, request.source, request.adapter = event.t, event.source, event.adapter
             for number, name, prompt, choice, prompt_tokens in event.sequences:
                 sequence = SequenceTrace(number, name, prompt, choice, prompt_tokens, event.t)
                 request.sequences.append(sequence)
@@ -405,7 +405,7 @@ class Journal:
             replica.prompt_tokens.add(request.prompt_tokens)
             replica.output_tokens.add(request.output_tokens)
         if request.code is not None:
-            model = request.source.model if request.has_model else self.find_model(request.asked)
+            model = request.model if request.has_model else self.find_model(request.asked)
             self.errors[model or UNKNOWN_MODEL, request.code] += 1
         del self.open[request.id]
         self.done.append(request)

@@ -61,7 +61,7 @@ class Spans:
             context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
         self._ids.trace_id, self._ids.span_id = int(own.id, 16), int(own.span, 16)
         span = self._tracer.start_span(
-            f"{request.kind} {request.source.model}",
+            f"{request.kind} {request.model or request.source.model}",
             context,
             trace.SpanKind.SERVER,
             attributes=self._attributes(request),

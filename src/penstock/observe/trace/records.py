@@ -106,6 +106,7 @@ class RequestTrace:
     tenant: str = ""
     batch: str | None = None  # the batch whose line it is
     source: Source = UNNAMED  # the replica it was queued at; before that, the model as far as it is known
+    adapter: str = ""  # of its sequences, without the model's name
     asked: str | None = None  # the model that the client named, if it named one
     parsed: float | None = None
     validated: float | None = None
@@ -176,7 +177,9 @@ class RequestTrace:
     @property
     def model(self) -> str | None:
         """The model whose pipeline has it; before that, and if none ever had it, what the client named."""
-        return self.source.model if self.has_model else self.asked
+        if not self.has_model:
+            return self.asked
+        return f"{self.source.model}@{self.adapter}" if self.adapter else self.source.model
 
     @property
     def replica(self) -> int | None:

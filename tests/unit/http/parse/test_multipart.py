@@ -13,7 +13,7 @@ END = b"\r\n--edge--\r\n"
 
 def read(body: bytes, content_type: str = TYPE, piece: int = 1000) -> tuple[MultipartForm, bytes]:
     written = bytearray()
-    form = MultipartForm(content_type, written.extend)
+    form = MultipartForm(content_type, lambda _, data: written.extend(data))
     for begin in range(0, len(body), piece):
         form.feed(body[begin : begin + piece])
     form.finish()
@@ -24,7 +24,7 @@ def read(body: bytes, content_type: str = TYPE, piece: int = 1000) -> tuple[Mult
 @pytest.mark.parametrize("content", [b"", b"{}\n{}", b"\r\n--edg\r\n--", bytes(range(256)) * 3])
 def test_the_file_and_the_fields_are_found_in_any_pieces(piece: int, content: bytes) -> None:
     form, written = read(PURPOSE + FILE + content + END, piece=piece)
-    assert (form.fields, form.filename, written) == ({"purpose": "batch"}, "in.jsonl", content)
+    assert (form.fields, form.filenames, written) == ({"purpose": "batch"}, {"file": "in.jsonl"}, content)
 
 
 def test_the_order_does_not_matter() -> None:
@@ -45,7 +45,7 @@ def test_the_order_does_not_matter() -> None:
 )
 def test_a_filename_is_only_a_name(given: str, shown: str) -> None:
     form, _ = read(FILE.replace(b"in.jsonl", given.encode()) + b"x" + END)
-    assert form.filename == shown
+    assert form.filenames == {"file": shown}
 
 
 @pytest.mark.parametrize(

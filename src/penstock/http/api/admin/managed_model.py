@@ -65,7 +65,7 @@ class Scaling(Body, kw_only=True, frozen=True):
 class ManagedModel(Model, kw_only=True, frozen=True):
     """A model, with what only operators see of it."""
 
-    kind: Literal["local", "upstream", "route"]
+    kind: Literal["local", "adapter", "upstream", "route"]
     region: str | None
     pinned: bool  # never unloaded
     expires_s: float | None  # until it is unloaded if no request comes; null: never
@@ -90,15 +90,15 @@ def describe_managed(
     chain = gateway.chains.get(model.card.name, ())
     return ManagedModel(
         **{name: getattr(public, name) for name in public.__struct_fields__},
-        kind="route" if route is not None else "upstream" if model.card.remote else "local",
+        kind=_kind(model),
         region=model.card.region,
         pinned=local is not None and manager.is_pinned(local),
         expires_s=None if local is None else manager.expires_in(local),
         fallback=[Fallback(model=link.model, max_tokens=link.max_tokens) for link in chain],
         policy=None if route is None else route.policy,
         models=[] if route is None else list(route.names),
-        scaling=None if local is None else describe_scaling(local, autoscaler),
-        deployments=[_describe_deployment(one, gateway) for one in model.deployments],
+        scaling=None if local is None or local.base is not local else describe_scaling(local, autoscaler),
+        deployments=[] if model.card.parent else [_describe_deployment(one, gateway) for one in model.deployments],
     )
 
 
@@ -111,6 +111,14 @@ def describe_scaling(model: LocalModel, autoscaler: Autoscaler) -> Scaling:
         max_replicas=limits.most,
         demand=round(autoscaler.demand(model), 3),
     )
+
+
+def _kind(model: ServedModel) -> Literal["local", "adapter", "upstream", "route"]:
+    if isinstance(model, RouteModel):
+        return "route"
+    if model.card.parent is not None:
+        return "adapter"
+    return "upstream" if model.card.remote else "local"
 
 
 def _describe_deployment(deployment: Deployment, gateway: Gateway) -> ManagedDeployment:

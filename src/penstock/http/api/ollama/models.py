@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.capacity.shape import shape_of
+from penstock.deployment.adapter_model import AdapterModel
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ModelCard, ServedModel
 from penstock.deployment.registry import LATEST, ModelRegistry
@@ -63,6 +64,8 @@ def encode_running(models: Iterable[LocalModel], expires_in: Callable[[LocalMode
 
 
 def details_of(model: ServedModel) -> LocalDetails | UpstreamDetails:
+    if isinstance(model, AdapterModel):
+        return AdapterDetails(model)
     return _local_details(model) if isinstance(model, LocalModel) else UpstreamDetails(model.card)
 
 
@@ -199,6 +202,19 @@ class LocalDetails:
             "general.parameter_count": self.parameters,
             **{f"{spec.architecture}.{name}": value for name, value in of_architecture.items()},
         }
+
+
+class AdapterDetails(LocalDetails):
+    """Of a LoRA adapter: its base's, but for name, size and digest."""
+
+    def __init__(self, model: AdapterModel) -> None:
+        super().__init__(model.files, model.pipeline.context, model.chat_format, model.card.created)
+        spec = model.adapter_files.spec
+        self.name = with_tag(model.card.name)
+        self.size = spec.num_bytes
+        self.modified = datetime.fromtimestamp(model.card.created, UTC)
+        self.digest = hashlib.sha256(f"{self.digest} {spec.version}".encode()).hexdigest()
+        self.details = msgspec.structs.replace(self.details, parent_model=model.base.name)
 
 
 def format_parameters(count: int) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from penstock.batch.manager import BatchManager
 from penstock.batch.records import new_id
-from penstock.errors import InvalidRequest, NotFound, OriginNotAllowed
+from penstock.errors import InvalidRequest, NotFound
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.openai import file_bodies
 from penstock.http.error_body import ErrorBody
@@ -18,7 +17,7 @@ from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi import schemas
 from penstock.http.openapi.route_docs import route_docs
-from penstock.http.parse.multipart import MultipartForm, receive_form
+from penstock.http.parse.multipart import FILE_FIELD, MultipartForm, check_form_origin, receive_form
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.settings import Settings
@@ -71,12 +70,12 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
         """Upload the input file of a batch: `file` and `purpose=batch` as a multipart form. It expires after 30 days,
         or after `expires_after[seconds]` (with `expires_after[anchor]=created_at`)."""
         if not settings.needs_key:
-            _check_origin(request, settings.serve.origins)
+            check_form_origin(request, settings.serve.origins)
         folder = await manager.open()
         length = request.headers.get("content-length", "")
         await folder.in_file_thread(folder.area.check_space, int(length) if length.isdecimal() else 0)
         with await folder.in_file_thread(folder.area.new_draft) as draft:
-            form = MultipartForm(request.headers.get("content-type", ""), draft.write)
+            form = MultipartForm(request.headers.get("content-type", ""), lambda _, data: draft.write(data))
             await receive_form(request, form, folder.in_file_thread)
             lifetime_s = _check_fields(form.fields)
             if not draft.size:
@@ -86,7 +85,7 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
             file = await manager.add_file(
                 tenant_of(request.scope),
                 name=name,
-                filename=form.filename or "",
+                filename=form.filenames[FILE_FIELD],
                 size=draft.size,
                 lifetime_s=lifetime_s,
             )
@@ -156,13 +155,3 @@ def _check_fields(fields: dict[str, str]) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high):
         raise InvalidRequest(f"{FIELDS[2]} must be an integer from {low} to {high}", param=FIELDS[2])
     return int(text)
-
-
-def _check_origin(request: Request, allowed: tuple[str, ...]) -> None:
-    """Browsers send forms of any page without asking first, so where no key is needed, pages of other origins must not
-    fill the disk."""
-    origin = request.headers.get("origin")
-    if origin is None or "*" in allowed or origin.lower() in allowed:
-        return
-    if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-        raise OriginNotAllowed(f"pages of {origin[:253]} may not upload files: see --allow-origin")

@@ -1,0 +1,39 @@
+"""The adapters that a model's settings name: found, opened and checked before the engine starts."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.errors import PenstockError
+from penstock.flow.adapter import Adapter
+from penstock.settings import AdapterEntry, Settings
+from penstock.store.adapter import check_adapter, open_adapter
+from penstock.store.adapter_source import resolve_adapter
+from penstock.store.adapter_spec import AdapterFiles
+from penstock.store.progress import Progress
+from penstock.store.spec import ModelSpec
+
+THREADS = 4  # each file is read once, for its hash
+
+
+def adapter_of(name: str, files: AdapterFiles) -> Adapter:
+    """As requests name it."""
+    return Adapter(name, files.spec.version, str(files.path), files.spec.rank, files.spec.num_bytes)
+
+
+def find_adapters(settings: Settings, spec: ModelSpec, pulling: Progress | None = None) -> dict[str, AdapterFiles]:
+    """By name; downloaded if need be. Raises what is wrong with one, with its name."""
+
+    def find(entry: AdapterEntry) -> AdapterFiles:
+        try:
+            files = open_adapter(resolve_adapter(entry.source, progress=pulling))
+            check_adapter(files.spec, spec)
+        except PenstockError as error:
+            raise type(error)(f"adapter {entry.name}: {error.message}", param="adapters") from None
+        return files
+
+    entries = settings.model.adapter_entries
+    if not entries:
+        return {}
+    with ThreadPoolExecutor(THREADS, "adapters") as threads:
+        return dict(zip([entry.name for entry in entries], threads.map(find, entries), strict=True))
