@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.deployment.upstream_endpoint import Endpoint
     from penstock.deployment.upstream_model import UpstreamModel
     from penstock.engine.loop import EngineLoop
+    from penstock.flow.ranks import RankLogits, RankPages, RankStep
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.gateway import Gateway
     from penstock.gateway.keys.directory import KeyDirectory
@@ -92,7 +93,7 @@ def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
 def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     """For a library: an engine that is ready, in this process or in its own, and its facts. It records no events."""
     settings = msgspec.structs.replace(settings, observe=ObserveSettings(events=False))
-    if settings.engine.isolate:
+    if settings.engine.isolate or settings.engine.tensor_parallel > 1:  # a process group is of a whole process
         from penstock.engine.process import ProcessEngine
 
         remote = ProcessEngine(settings, draw_secret())
@@ -118,6 +119,22 @@ def engine_loop(
         from penstock.startup import build
 
         return build.engine_loop(settings, files, begun, secret, report)
+
+
+def follow_rank_0(
+    settings: Settings,
+    rank: int,
+    meeting: str,
+    loaded: Callable[[int], RankPages],
+    steps: Iterable[RankStep | RankLogits],
+) -> None:
+    """The work of any other rank of a tensor-parallel engine: see `forward.torch_backend`. `meeting` is the folder
+    where the ranks meet."""
+    files = _resolve(settings)
+    with process_tuning.fast_start():
+        from penstock.startup import build
+
+    build.follow_rank_0(settings, files, rank, meeting, loaded, steps)
 
 
 def journal(settings: Settings, source: Source) -> Journal | None:

@@ -34,5 +34,9 @@ def not_run(asked: Question, device: Device) -> list[str]:
     if asked.kv not in KV[kind]:
         found.append(f"A KV cache in {asked.kv} on {place}: Penstock has {', '.join(KV[kind])} there.")
     if asked.tensor_parallel > 1:
-        found.append("Tensor parallelism: an engine of Penstock uses one device.")
+        found.append(
+            "Tensor parallelism: an engine of Penstock uses one GPU."
+            if kind == "gpu"
+            else "Tensor parallelism: Penstock splits a model over processes of one machine, which share its memory."
+        )
     return found

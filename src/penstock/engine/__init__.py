@@ -6,4 +6,7 @@ process.py   the engine in a process of its own, as the frontend sees it
 serve.py     the engine process's side: receive, step, send
 worker.py    entry point of the engine process
 ipc.py       the socket between the two processes
+
+rank_group.py   the other ranks of a tensor-parallel engine, as rank 0 has them
+rank_worker.py  entry point of such a rank
 """

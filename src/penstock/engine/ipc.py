@@ -1,4 +1,5 @@
-"""IPC between the frontend and an engine process: msgpack of the structs in `flow` over a ZeroMQ pair.
+"""IPC between the frontend and an engine process, and between the ranks of an engine: msgpack of the structs in `flow`
+over a ZeroMQ pair.
 
 The socket is a path in a private folder, so that only this user's processes can reach it. Each end also holds a
 lifeline: a pipe whose other end is in the other process. It becomes readable when that process ends, for any reason.
@@ -14,6 +15,7 @@ import msgspec
 import zmq
 
 from penstock.flow.messages import FromEngine, ToEngine
+from penstock.flow.ranks import FromRank, ToRank
 
 T = TypeVar("T")
 
@@ -83,19 +85,37 @@ class IpcLink(Generic[T]):
 
 
 def open_frontend_link(address: str, lifeline: int) -> IpcLink[FromEngine]:
-    """The side that connects: messages queue here until the engine is there."""
+    return IpcLink(_connected(address), FromEngine, lifeline)
+
+
+def open_engine_link(address: str, lifeline: int) -> IpcLink[ToEngine]:
+    return IpcLink(_bound(address), ToEngine, lifeline, ENGINE_TURN_BYTES)
+
+
+def open_link_to_rank(address: str, lifeline: int) -> IpcLink[FromRank]:
+    """Of rank 0."""
+    return IpcLink(_connected(address), FromRank, lifeline)
+
+
+def open_rank_link(address: str, lifeline: int) -> IpcLink[ToRank]:
+    """Of any other rank."""
+    return IpcLink(_bound(address), ToRank, lifeline)
+
+
+def _connected(address: str) -> zmq.Socket[bytes]:
+    """Messages queue here until the process at the other end is there."""
     socket = _pair()
     socket.reconnect_ivl = 10  # ms
     socket.sndhwm = 0  # no limit: the sender bounds its queue, and must not block on an engine in a long step
     socket.connect(address)
-    return IpcLink(socket, FromEngine, lifeline)
+    return socket
 
 
-def open_engine_link(address: str, lifeline: int) -> IpcLink[ToEngine]:
+def _bound(address: str) -> zmq.Socket[bytes]:
     socket = _pair()
     socket.rcvhwm = 0
     socket.bind(address)
-    return IpcLink(socket, ToEngine, lifeline, ENGINE_TURN_BYTES)
+    return socket
 
 
 def _pair() -> zmq.Socket[bytes]:

@@ -31,7 +31,9 @@ class ModelTraces:
     def start(self, tokens: list[int], layer: int, position: int) -> int | None:
         """The number of the trace; None while another one runs."""
         if self._trace is None:
-            raise InvalidRequest("the inside of a model can be traced on a CPU only", param="model")
+            raise InvalidRequest(
+                "the inside of a model can be traced on a CPU only, and not with tensor_parallel", param="model"
+            )
         if self._thread is not None and self._thread.is_alive():
             return None
         self._number += 1

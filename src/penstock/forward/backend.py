@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from penstock.model.weights.place import WHOLE, Shard
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.flow.step_costs import StepCosts
     from penstock.forward.memory import CacheSize
     from penstock.forward.model_trace import MakeTracer
+    from penstock.forward.rank_forward import Followers
     from penstock.kernels.arrays import Dtype
     from penstock.kernels.interface import Batch, Operations, Pages
     from penstock.kernels.weight import Weight
@@ -56,6 +59,9 @@ class BackendConfig:
     threads: int
     drafts: DraftSource | None = None  # what proposes draft tokens; None: nothing does
     audit: float = 0.0  # share of steps with drafts that are computed again without
+    shard: Shard = WHOLE  # the rank that it is for, of a tensor-parallel group
+    meeting: str = ""  # the folder where the ranks of a group meet
+    followers: Followers | None = None  # on rank 0: the other ranks
 
     @property
     def spec(self) -> ModelSpec:

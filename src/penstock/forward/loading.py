@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.forward.backend import BackendConfig
 from penstock.forward.memory import CacheSize, DeviceMemory, check_weights, host_memory, size_cache
 from penstock.model import Decoder, DummySource, PackedForm, Source, load, open_source, packed_bytes
+from penstock.store.tensor_parallel import rank_spec
 
 
 def load_packed_model(config: BackendConfig) -> Decoder:
@@ -20,7 +21,7 @@ def load_packed_model(config: BackendConfig) -> Decoder:
 def choose_cache_size(config: BackendConfig, memory: DeviceMemory) -> CacheSize:
     """Call it once the weights are in memory."""
     return size_cache(
-        config.spec,
+        rank_spec(config.spec, config.shard.world),
         config.settings.cache,
         dtype=config.kv_dtype,
         memory=memory,

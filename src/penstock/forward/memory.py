@@ -44,8 +44,10 @@ class DeviceMemory(NamedTuple):
     own: int = 0  # of those in use: this engine's
 
 
-def host_memory() -> DeviceMemory:
-    return DeviceMemory("cpu", resources.host_bytes())
+def host_memory(ranks: int = 1) -> DeviceMemory:
+    """`ranks` that share it: what one of them may use."""
+    name = "cpu" if ranks == 1 else f"each of the {ranks} ranks on the cpu"
+    return DeviceMemory(name, resources.host_bytes() // ranks)
 
 
 def size_cache(

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from penstock.flow import Row, StepPlan, StepResult
+from penstock.flow.ranks import RankLogits, RankPages, RankStep
 from penstock.flow.step_costs import StepCosts
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.draft_audit import DraftAudit
-from penstock.forward.inputs import gather
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.memory import CacheSize, host_memory
+from penstock.forward.rank_forward import Followers, LeadingForward, follow, pages_message
 from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
+from penstock.forward.torch_forward import Computed, Forward, TorchForward
 from penstock.forward.torch_hidden_states import TorchHiddenStates
-from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
+from penstock.forward.torch_loading import allocate_pages, load_model
 from penstock.forward.torch_trace import TorchTracer
 from penstock.kernels.arrays import Array
 from penstock.kernels.interface import Operations, Pages
+from penstock.kernels.process_ranks import ProcessRanks
+from penstock.kernels.rank_ops import RankOperations
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES
+from penstock.model.weights.place import Shard
 from penstock.sample.constraints import NO_DRAFTS
 from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
@@ -37,35 +42,65 @@ from penstock.startup import process_tuning, torch_process
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
 
+RankWork = RankStep | RankLogits
+CPU = torch.device("cpu")
 # How much logits may differ by rounding: a share of the largest.
 ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
     torch_process.check_torch_threads(config.settings.engine.threads)
-    torch_process.set_torch_threads(config.threads)
-    process_tuning.freeze_startup_objects()
-    device = torch.device("cpu")
-    model = load_model(config, device)
+    model, followers = _load(config), config.followers
+    weights_bytes = model.num_bytes + (0 if followers is None else followers.weights_bytes)
     end_phase("weights")
-    size = choose_cache_size(config, device_memory(device))
-    pages = allocate_pages(config.spec, size, TORCH_DTYPES[config.kv_dtype], device)
+    size = choose_cache_size(config, host_memory(config.shard.world))
+    if followers is not None:
+        followers.send(pages_message(size))
     limits = config.limits
     backend = TorchBackend(
         model,
-        pages,
+        allocate_pages(model.spec, size, TORCH_DTYPES[config.kv_dtype], CPU),
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
+        ops=_operations(config),
         most_drafts=limits.step_tokens if config.drafts is not None else 0,
+        followers=followers,
     )
     costs: StepCosts | None = None
     if config.drafts is not None:
-        what = (config.files.name, model.num_bytes, "torch", config.dtype, config.threads)
+        what = (config.files.name, model.num_bytes, "torch", config.dtype, config.threads, config.shard.world)
         groups = len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(PromptLookup, costs, config.audit)
-    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: TorchTracer(model))
+    tracer = None if followers is not None else lambda: TorchTracer(model)
+    return BuiltBackend(backend, weights_bytes, size, costs, tracer)
+
+
+def follow_rank_0(config: BackendConfig, loaded: Callable[[int], RankPages], steps: Iterable[RankWork]) -> None:
+    """The work of any other rank. `loaded` is told the bytes of its weights, and gives the size of its KV pages; the
+    first of `steps` is taken when it has joined the group."""
+    model = _load(config)
+    asked = loaded(model.num_bytes)
+    size = CacheSize(asked.block_size, asked.blocks, (), asked.context)
+    pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.kv_dtype], CPU)
+    slots = config.limits.max_sequences
+    follow(TorchForward(model, pages, _operations(config), context=size.context, slots=slots), steps)
+
+
+def _load(config: BackendConfig) -> Decoder:
+    torch_process.set_torch_threads(config.threads)
+    process_tuning.freeze_startup_objects()
+    return load_model(config, CPU)
+
+
+def _operations(config: BackendConfig) -> Operations:
+    """Of one rank of several, it waits for the others."""
+    rank, world = config.shard
+    if world == 1:
+        return TorchOperations()
+    vocabulary = [Shard(one, world).tokens(config.spec.vocab_size) for one in range(world)]
+    return RankOperations(TorchOperations(), ProcessRanks(rank, world, config.meeting), vocabulary)
 
 
 class TorchBackend:
@@ -81,20 +116,22 @@ class TorchBackend:
         grammars: GrammarCache | None = None,
         ops: Operations | None = None,
         most_drafts: int = 0,
+        followers: Followers | None = None,
     ) -> None:
-        """`ops`: other operations than torch's, for tests. `most_drafts`: of a step."""
-        spec, device = model.spec, pages[0].keys.device
-        self._model, self._pages, self._ops = model, pages, ops or TorchOperations()
-        self._slots = SlotTensors(max_sequences, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
-        self._sampler = TorchSampler(spec.vocab_size, self._slots.tokens, most_drafts)
-        self._outputs = StepOutputs(spec.vocab_size, grammars)
+        """`ops`: other operations than torch's, of a rank or for tests. `most_drafts`: of a step. `followers`: the
+        other ranks, if this is one of several."""
+        own = TorchForward(model, pages, ops or TorchOperations(), context=context, slots=max_sequences)
+        self._forward: Forward = own if followers is None else LeadingForward(own, followers)
+        self._tokens = own.slots.tokens
+        self._sampler = TorchSampler(model.spec.vocab_size, self._tokens, most_drafts)
+        self._outputs = StepOutputs(model.spec.vocab_size, grammars)
         self._drafter: Drafter | None = None
         self._audit: DraftAudit | None = None
 
     def draft_with(self, make: Callable[[Array], Proposer], costs: StepCosts, audit: float = 0.0) -> None:
         """As of the native backend. Logits depend on the number of tokens in a step, by rounding: a token may differ
         from the one drawn without drafts where two are equally likely."""
-        tokens = self._slots.tokens.numpy()
+        tokens = self._tokens.numpy()
         self._drafter = Drafter(make(tokens), costs, tokens)
         self._audit = DraftAudit(audit) if audit else None
 
@@ -103,7 +140,7 @@ class TorchBackend:
         if self._drafter is not None:
             for admit in plan.admits:
                 self._drafter.admit(admit)
-        self._slots.apply(plan.admits, plan.extends)
+        self._forward.apply(plan.admits, plan.extends)
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
@@ -112,14 +149,14 @@ class TorchBackend:
         hidden, starts, drawn_at = self._compute(rows)
 
         def logits(first: int, end: int) -> Tensor:
-            return self._logits(hidden[first:end])
+            return self._forward.logits(hidden, range(first, end))
 
-        states = TorchHiddenStates(hidden, self._slots.tokens, logits)
+        states = TorchHiddenStates(hidden, self._tokens, logits)
         prompts, pooled = self._outputs.read(rows, starts, states)
         if not drawn_at:
             self._outputs.push(LaunchedStep(plan.number, rows, None, None, prompts, pooled))
             return
-        drawn_logits = self._logits(hidden[drawn_at])
+        drawn_logits = self._forward.logits(hidden, drawn_at)
         if self._drafter is None or drafted is None:
             draws = self._sample(rows, drawn_logits, NO_DRAFTS)
             self._outputs.push(LaunchedStep(plan.number, rows, draws.tokens.tolist(), draws, prompts, pooled))
@@ -140,6 +177,7 @@ class TorchBackend:
         self._outputs.reset()
 
     def release_memory(self) -> bool:
+        self._forward.close()
         return False
 
     def restore_memory(self) -> None:
@@ -150,16 +188,8 @@ class TorchBackend:
             return None
         return drafter.draft(rows, self._outputs.allowed_length)
 
-    def _compute(self, rows: Sequence[Row]) -> tuple[Tensor, Sequence[int], list[int]]:
-        """Hidden states [tokens, hidden], where each row begins in them, [rows + 1], and those that tokens are drawn
-        from, [draws]."""
-        batch = gather(rows, self._slots)
-        starts: Sequence[int] = batch.host_starts
-        drawn_at = [end - back for row, end in zip(rows, starts[1:], strict=True) for back in range(row.draws, 0, -1)]
-        # Beyond the last attention only tokens that are drawn from matter, unless a request reads all of them.
-        if drawn_at and len(drawn_at) < starts[-1] and not self._outputs.needs_hidden(rows):
-            batch, drawn_at = replace(batch, logits_indices=torch.tensor(drawn_at)), list(range(len(drawn_at)))
-        return self._model.forward(self._ops, batch, self._pages), starts, drawn_at
+    def _compute(self, rows: Sequence[Row]) -> Computed:
+        return self._forward.compute(rows, all_hidden=self._outputs.needs_hidden(rows))
 
     def _sample(self, rows: Sequence[Row], logits: Tensor, drafts: Mapping[int, list[int]]) -> Draws:
         slots, positions = draws_at(rows)
@@ -172,7 +202,7 @@ class TorchBackend:
 
         def redraw(plain: list[Row], at: list[int]) -> list[int]:
             hidden, _, drawn_at = self._compute(plain)
-            own = self._logits(hidden[drawn_at])
+            own = self._forward.logits(hidden, drawn_at)
             tolerance = ROUNDING[hidden.dtype] * logits[at].abs().amax(1)
             alike = ((own - logits[at]).abs().amax(1) <= tolerance).tolist()
             slots, positions = draws_at(plain)
@@ -181,8 +211,4 @@ class TorchBackend:
             pairs = zip(at, alike, drawn, strict=True)
             return [tokens[row] if same else token for row, same, token in pairs]
 
-        return self._audit.compare(self._slots.tokens.numpy(), rows, tokens, kept, redraw)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """[n, hidden] -> [n, vocab]"""
-        return self._ops.logits(hidden, self._model.head, self._model.spec.logit_softcap)
+        return self._audit.compare(self._tokens.numpy(), rows, tokens, kept, redraw)

@@ -24,12 +24,21 @@ def load_model(config: BackendConfig, device: torch.device, allocate: Allocate |
         source = DummySource() if device.type == "cpu" else DeviceDummySource(device)
     else:
         source = open_source(files.weights, files.format, spec.quantization)
-    needed = weight_bytes(spec, dtype=dtype, device=device)
-    check_weights(needed, config.settings.cache, device_memory(device))
+    shard = config.shard
+    if shard.rank == 0:  # the others are like it
+        memory = device_memory(device) if shard.world == 1 else host_memory(shard.world)
+        check_weights(weight_bytes(spec, dtype=dtype, device=device, shard=shard), config.settings.cache, memory)
     dequantizes = source.format == "gguf" or spec.quantization is not None
     threads = config.threads if dequantizes else 1  # other formats are only copied
     return load_dense(
-        spec, source, dtype=dtype, device=device, context=config.context, threads=threads, allocate=allocate
+        spec,
+        source,
+        dtype=dtype,
+        device=device,
+        context=config.context,
+        threads=threads,
+        allocate=allocate,
+        shard=shard,
     )
 
 

@@ -355,6 +355,12 @@ def _check(settings: Settings) -> None:
 def _check_engine(settings: Settings) -> None:
     """Checks of one engine's settings."""
     _check_adapters(settings.model)
+    if settings.engine.pipeline_parallel > 1:
+        raise InvalidSetting(
+            "pipeline_parallel: Penstock does not divide the layers of a model among processes; tensor_parallel splits "
+            "every layer",
+            param="pipeline_parallel",
+        )
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
     schedule = settings.schedule

@@ -138,6 +138,13 @@ class EngineSettings(Section, frozen=True):
     threads: Annotated[
         Positive | None, Meta(description="CPU threads of the model. [default: the available cores]")
     ] = None
+    tensor_parallel: Annotated[
+        Positive,
+        Meta(description="Processes that the model is split over, each with its share of every layer. On a CPU only."),
+    ] = 1
+    pipeline_parallel: Annotated[
+        Positive, Meta(description="Only 1: layers are not divided among processes. See tensor-parallel.")
+    ] = 1
     speculate: Annotated[
         str,
         Meta(

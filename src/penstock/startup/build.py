@@ -11,13 +11,16 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, cast
 
 from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
+from penstock.engine.rank_group import RankGroup
 from penstock.errors import InvalidSetting
+from penstock.flow.ranks import RankLogits, RankPages, RankStep
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, DeviceKind, StepLimits
 from penstock.forward.model_trace import lazy_trace
 from penstock.grammar.compiler import Compiler
@@ -25,6 +28,7 @@ from penstock.grammar.grammar_cache import GrammarCache
 from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu import library
 from penstock.model import parameter_bytes
+from penstock.model.weights.place import Shard
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import PolicyOptions
 from penstock.schedule.speculation import CreditSpeculation
@@ -97,12 +101,20 @@ def engine_loop(
     by `time.monotonic`. `secret` is the cache's. `report` is told each phase as it begins."""
     timer = PhaseTimer(begun, report)
     config = _decide(settings, files)
+    if config.shard.world > 1:
+        group = RankGroup(settings, config.shard.world)
+        config = replace(config, meeting=str(group.folder), followers=group)
     if config.kind == "torch":
         _import_torch(None)
     timer.end("imports")
     timer.begin("preparing kernels" if config.kind == "cuda" else "loading weights")
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
-    built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
+    try:
+        built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
+    except BaseException:
+        if config.followers is not None:
+            config.followers.close()
+        raise
     trace = None if built.tracer is None else lazy_trace(built.tracer)
     loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars, trace)
     timer.end("rest")
@@ -110,7 +122,22 @@ def engine_loop(
     return loop, _facts(config, built, timer)
 
 
-def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
+def follow_rank_0(
+    settings: Settings,
+    files: ModelFiles,
+    rank: int,
+    meeting: str,
+    loaded: Callable[[int], RankPages],
+    steps: Iterable[RankStep | RankLogits],
+) -> None:
+    """The work of any other rank of a tensor-parallel group: see `forward.torch_backend`."""
+    config = replace(_decide(settings, files, rank), meeting=meeting)
+    _import_torch(None)
+    importlib.import_module(BACKENDS[config.kind]).follow_rank_0(config, loaded, steps)
+
+
+def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConfig:
+    ranks = settings.engine.tensor_parallel
     device = _device(settings)
     dtype = choose_dtype(settings, files.spec, device)
     kind = _kind(settings, device)
@@ -123,9 +150,10 @@ def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
         dtype=dtype,
         kv_dtype=_kv_dtype(settings, dtype, kind),
         limits=_limits(settings, files.spec, device, dtype),
-        threads=settings.engine.threads or cores(),
+        threads=max(1, (settings.engine.threads or cores()) // ranks),
         drafts=_drafts(settings, files, kind),
         audit=settings.engine.speculate_audit,
+        shard=Shard(rank, ranks),
     )
 
 
@@ -168,8 +196,10 @@ def choose_dtype(settings: Settings, spec: ModelSpec, device: DeviceKind) -> Dty
 
 
 def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
-    """On a CPU the native kernels, wherever they were built and the settings name no dtype of torch's."""
-    native = device == "cpu" and settings.model.dtype == "auto" and library.load() is not None
+    """On a CPU the native kernels, wherever they were built, unless the settings name a dtype of torch's or split the
+    model."""
+    whole = settings.engine.tensor_parallel == 1
+    native = device == "cpu" and whole and settings.model.dtype == "auto" and library.load() is not None
     if settings.model.quantize and not native:
         raise InvalidSetting(
             "quantize: only the native CPU kernels compute with quantized weights: they need device cpu, dtype auto, "
@@ -180,6 +210,8 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
         return "native" if native else "cuda"
     if settings.model.dtype != "auto":
         require_torch(f"dtype {settings.model.dtype}", "dtype")
+    if not whole:
+        require_torch("tensor_parallel", "tensor_parallel")
     require_torch("a CPU engine without the native kernels, which a C++ compiler builds when penstock is installed,")
     return "torch"
 
@@ -231,9 +263,10 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "dtype": config.dtype,
         "kv_dtype": config.kv_dtype,
         "kernels": _kernels(config.kind),
+        "tensor_parallel": config.shard.world,
         "context": size.context,
         "weights_bytes": built.weights_bytes,
-        "kv_bytes": size.num_bytes,
+        "kv_bytes": size.num_bytes * config.shard.world,
         "block_size": size.block_size,
         "prefix_caching": config.settings.cache.prefix_caching,
         "kv_tokens": (size.blocks[0] - 1) * size.block_size,

@@ -12,6 +12,7 @@ from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.settings import CacheSettings, Settings, parse_bytes
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
+from penstock.store.tensor_parallel import check_degree, rank_spec
 from penstock.system import resources
 from penstock.system.extras import require_torch
 
@@ -44,11 +45,33 @@ def check(settings: Settings, spec: ModelSpec) -> None:
             f"speculate: {how!r} is none of off, auto, lookup, mtp, draft:MODEL, eagle:FOLDER and medusa:FOLDER",
             param="speculate",
         )
+    ranks = settings.engine.tensor_parallel
+    if ranks > 1:
+        _check_ranks(settings, spec)
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
-        _check_least(asked, settings, spec)
+        _check_least(asked, settings, rank_spec(spec, ranks))
         if device == "cpu" or not has_driver():  # else the device's memory counts, which the engine knows
-            check_most(asked, resources.host_bytes())
+            check_most(asked * ranks, resources.host_bytes())
+
+
+def _check_ranks(settings: Settings, spec: ModelSpec) -> None:
+    check_degree(spec, settings.engine.tensor_parallel)
+    if uses_gpu(settings):
+        raise InvalidSetting(
+            "tensor_parallel: engines on GPUs use one device; on a CPU (device cpu) a model can be split over "
+            "processes",
+            param="tensor_parallel",
+        )
+    require_torch("tensor_parallel", "tensor_parallel")
+    if settings.model.adapters:
+        raise InvalidSetting("adapters: a model that tensor_parallel splits has no adapters", param="adapters")
+    if settings.model.quantize is not None:
+        raise InvalidSetting(
+            "quantize: only the native CPU kernels compute with quantized weights, and they do not split a model: set "
+            "quantize or tensor_parallel",
+            param="quantize",
+        )
 
 
 def check_most(asked_bytes: int, free_bytes: int) -> None:

@@ -1,0 +1,137 @@
+"""The other ranks of a tensor-parallel engine, as rank 0 has them: each is a process of its own.
+
+Rank 0 is the engine process. It starts the others, as the frontend starts it: fresh interpreters, with msgpack over a
+socket in a private folder, and a lifeline in both directions. The group lives and dies as one: when any rank ends, rank
+0 ends at once, and the others end with it. The frontend sees an engine that died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from penstock import errors
+from penstock.engine.ipc import PeerGone, open_link_to_rank
+from penstock.errors import EngineDied
+from penstock.flow import Failure
+from penstock.flow.ranks import RankLogits, RankPages, RankStart, RankStep
+from penstock.settings import Settings, child_environment, to_wire
+
+logger = logging.getLogger(__name__)
+
+END_S = 5.0  # in which a process that was killed is gone
+
+
+class RankProcess:
+    """One of the other ranks."""
+
+    def __init__(self, rank: int, settings: Settings, folder: Path) -> None:
+        """Starts it."""
+        self.rank = rank
+        read_end, write_end = os.pipe()
+        address = f"ipc://{folder / str(rank)}"
+        self.link = open_link_to_rank(address, read_end)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.engine.rank_worker", address],
+                stdin=subprocess.PIPE,
+                env=child_environment(),
+                pass_fds=(write_end,),
+                process_group=0,
+            )
+        except OSError:
+            self._close_link()
+            raise
+        finally:
+            os.close(write_end)
+        self.link.send(RankStart(to_wire(settings), rank, str(folder)))
+
+    def wait_loaded(self) -> int:
+        """The bytes of its weights; raises what keeps it from loading them."""
+        try:
+            (message,) = self.link.receive(None)
+        except PeerGone:
+            raise EngineDied(self.death()) from None
+        if isinstance(message, Failure):
+            raise errors.by_code(message.code, message.message, message.param)
+        return message.weights_bytes
+
+    def death(self) -> str:
+        """How it ended, which its lifeline has told."""
+        try:
+            code = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return f"rank {self.rank} does not exit"
+        return f"rank {self.rank} died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+
+    def close(self) -> None:
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self._close_link()
+
+    def _close_link(self) -> None:
+        self.link.close()
+        os.close(self.link.lifeline)
+
+
+class RankGroup:
+    """Implements `forward.rank_forward.Followers`."""
+
+    def __init__(self, settings: Settings, world: int) -> None:
+        """Starts ranks 1 .. world - 1; they load their weights while this process loads its own."""
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-ranks-"))  # mode 0700
+        self._others: list[RankProcess] = []
+        self._closing, self._wake = os.pipe()  # a byte tells the watch that the end is meant
+        try:
+            for rank in range(1, world):
+                self._others.append(RankProcess(rank, settings, self.folder))
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def weights_bytes(self) -> int:
+        """Waits for all of them. From here on the death of any ends this process."""
+        total = sum(other.wait_loaded() for other in self._others)
+        threading.Thread(target=self._watch, name="rank watch", daemon=True).start()
+        return total
+
+    def send(self, message: RankPages | RankStep | RankLogits) -> None:
+        for other in self._others:
+            other.link.send(message)
+
+    def close(self) -> None:
+        """End them."""
+        with suppress(OSError):
+            os.write(self._wake, b".")
+        for other in self._others:
+            other.close()
+        self._others.clear()
+        os.close(self._wake)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._closing, select.POLLIN)
+        others = {other.link.lifeline: other for other in self._others}
+        for lifeline in others:
+            poll.register(lifeline, 0)  # hang-ups alone
+        ended = {handle for handle, _ in poll.poll()}
+        if self._closing in ended:
+            os.close(self._closing)
+            return
+        logger.error("%s; its group ends", "; ".join(others[handle].death() for handle in ended))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        logging.shutdown()
+        os._exit(1)  # an orderly exit may wait for a sum that never comes

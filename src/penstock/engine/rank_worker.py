@@ -1,0 +1,102 @@
+"""Entry point of a rank other than 0, which `engine.rank_group` starts: `python -m penstock.engine.rank_worker
+ADDRESS`. It computes what rank 0 asks for until rank 0 is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+
+from penstock import assemble
+from penstock.engine.ipc import IpcLink, PeerGone, open_rank_link
+from penstock.engine.orphan_watch import watch_frontend
+from penstock.errors import PenstockError
+from penstock.flow import Failure
+from penstock.flow.ranks import RankLoaded, RankLogits, RankPages, RankStart, RankStep, ToRank
+from penstock.observe.logs import configure
+from penstock.settings import from_wire
+from penstock.system.ownership import claim_process
+
+logger = logging.getLogger(__name__)
+
+
+GONE_S = 1.0  # sums fail first when rank 0 has ended; its lifeline follows within this time
+
+
+def main() -> int:
+    claim_process()
+    for number in (signal.SIGINT, signal.SIGTERM):  # as of an engine process: rank 0 ends it
+        signal.signal(number, signal.SIG_IGN)
+    lifeline = sys.stdin.fileno()
+    watch_frontend(lifeline)
+    try:
+        return work(open_rank_link(sys.argv[1], lifeline))
+    except PeerGone:
+        _end(0)
+        raise
+
+
+def work(link: IpcLink[ToRank]) -> int:
+    """Returns if it could not load; raises PeerGone otherwise."""
+    messages = _messages(link)
+    start = next(messages)
+    assert isinstance(start, RankStart)
+    loading = True
+
+    def loaded(weights_bytes: int) -> RankPages:
+        nonlocal loading
+        loading = False
+        link.send(RankLoaded(weights_bytes))
+        pages = next(messages)
+        assert isinstance(pages, RankPages)
+        return pages
+
+    try:
+        settings = from_wire(start.settings)
+        configure(settings.observe.log_format)
+        assemble.follow_rank_0(settings, start.rank, start.folder, loaded, _steps(messages))
+    except PeerGone:
+        raise
+    except Exception as error:
+        if not loading:
+            _fail(start.rank, link.lifeline)
+        link.send(_failure(start.rank, error))
+    return 1
+
+
+def _failure(rank: int, error: Exception) -> Failure:
+    if isinstance(error, PenstockError):
+        return Failure(error.code, error.message, error.param)
+    logger.exception("rank %d could not load its weights", rank)
+    return Failure(PenstockError.code, f"rank {rank} could not load: {type(error).__name__}: {error}")
+
+
+def _fail(rank: int, lifeline: int) -> None:
+    """A step failed: end at once, which rank 0 notices."""
+    if not select.select([lifeline], [], [], GONE_S)[0]:
+        logger.exception("rank %d failed", rank)
+    _end(1)
+
+
+def _end(code: int) -> None:
+    logging.shutdown()
+    os._exit(code)  # an orderly exit may wait for threads of the process group
+
+
+def _messages(link: IpcLink[ToRank]) -> Iterator[ToRank]:
+    """Raises PeerGone at the end."""
+    while True:
+        yield from link.receive(None)
+
+
+def _steps(messages: Iterator[ToRank]) -> Iterator[RankStep | RankLogits]:
+    for message in messages:
+        assert isinstance(message, RankStep | RankLogits)
+        yield message
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The forward pass in torch operations: a model with its KV pages and the slots that steps gather their inputs from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.flow import Admit, Extend, Row
+from penstock.forward.backend import Model
+from penstock.forward.inputs import gather
+from penstock.forward.slot_tensors import SlotTensors
+from penstock.kernels.interface import Operations, Pages
+
+
+class Computed(NamedTuple):
+    """The hidden states of a step."""
+
+    hidden: Tensor  # [tokens, hidden]: of all tokens, or of those that tokens are drawn from
+    starts: Sequence[int]  # [rows + 1]: where each row begins, if they are those of all tokens
+    drawn_at: list[int]  # [draws]: which of them tokens are drawn from
+
+
+class Forward(Protocol):
+    """The forward pass as a backend uses it: here, or on several ranks (`rank_forward`)."""
+
+    slots: SlotTensors
+
+    def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
+        """Write the changes of a plan to the slots."""
+
+    def compute(self, rows: Sequence[Row], *, all_hidden: bool) -> Computed:
+        """`all_hidden`: of all tokens, not only those that tokens are drawn from."""
+
+    def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
+        """Of these hidden states of the last step, [n, vocab]."""
+
+    def close(self) -> None:
+        """There will be no more steps."""
+
+
+class TorchForward:
+    """Implements `Forward`."""
+
+    def __init__(self, model: Model, pages: Sequence[Pages], ops: Operations, *, context: int, slots: int) -> None:
+        self._model, self._pages, self._ops = model, pages, ops
+        block_size, device = pages[0].keys.shape[1], pages[0].keys.device
+        self.slots = SlotTensors(slots, context, block_size, len(model.spec.cache_groups), device)
+
+    def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
+        self.slots.apply(admits, extends)
+
+    def compute(self, rows: Sequence[Row], *, all_hidden: bool) -> Computed:
+        batch = gather(rows, self.slots)
+        starts: Sequence[int] = batch.host_starts
+        drawn_at = [end - back for row, end in zip(rows, starts[1:], strict=True) for back in range(row.draws, 0, -1)]
+        # Beyond the last attention only tokens that are drawn from matter, unless a request reads all of them.
+        if drawn_at and len(drawn_at) < starts[-1] and not all_hidden:
+            batch, drawn_at = replace(batch, logits_indices=torch.tensor(drawn_at)), list(range(len(drawn_at)))
+        return Computed(self._model.forward(self._ops, batch, self._pages), starts, drawn_at)
+
+    def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
+        taken = hidden[places.start : places.stop] if isinstance(places, range) else hidden[list(places)]
+        return self._ops.logits(taken, self._model.head, self._model.spec.logit_softcap)
+
+    def close(self) -> None:
+        pass
