@@ -7,6 +7,7 @@ left behind are put to 0.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.kernels.arrays import Array, Dtype
 from penstock.kernels.cpu import library
+from penstock.kernels.cpu.low_rank import PackedAdapter
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Pages, as_array
 from penstock.model import Decoder
@@ -46,6 +48,7 @@ class PagedSequence:
     computed: int = 0
     blocks: list[list[int]] = field(default_factory=list)
     logits: list[Array] = field(default_factory=list)  # one [count, vocab] per step
+    adapter: PackedAdapter | None = None
 
 
 class NativePagedModel:
@@ -75,22 +78,26 @@ class NativePagedModel:
         ]
         self.sequences: list[PagedSequence] = []
 
-    def add(self, tokens: Sequence[int]) -> int:
+    def add(self, tokens: Sequence[int], adapter: PackedAdapter | None = None) -> int:
         slot = len(self.sequences)
         self.slots.tokens[slot, : len(tokens)] = tokens
-        self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups]))
+        self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups], adapter=adapter))
         return slot
 
     def step(self, portions: dict[int, int]) -> None:
         """Compute the next `portions[index]` tokens of each sequence in one batch, with all their logits."""
         rows = self.rows(portions)
-        self.model.run(rows, None, show=True)
+        self.model.run(rows, None, show=True, adapters=self.adapters(rows))
         first = 0
         for row in rows:
             end = first + row.count
             parts = [self.model.logits(at, min(at + 16, end)).copy() for at in range(first, end, 16)]
             self.sequences[row.slot].logits.append(np.concatenate(parts))
             first += row.count
+
+    def adapters(self, rows: list[Row]) -> array[int] | None:
+        found = [self.sequences[row.slot].adapter for row in rows]
+        return array("Q", [0 if one is None else one.address for one in found]) if any(found) else None
 
     def rows(self, portions: dict[int, int]) -> list[Row]:
         order = sorted(portions, key=lambda index: portions[index] != 1)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.kernels.interface import Batch, BlockMap, Operations, Pages
+from penstock.kernels.reference.low_rank import Parts, adapted_tokens
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import Decoder
 from penstock.store.spec import ModelSpec
@@ -85,6 +86,7 @@ class PagedSequence:
     computed: int = 0
     blocks: list[list[int]] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)  # one [count, vocab] per step
+    adapter: Parts | None = None
 
 
 class PagedModel:
@@ -113,8 +115,8 @@ class PagedModel:
         ]
         self.sequences: list[PagedSequence] = []
 
-    def add(self, tokens: Sequence[int]) -> int:
-        self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups]))
+    def add(self, tokens: Sequence[int], adapter: Parts | None = None) -> int:
+        self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups], adapter=adapter))
         return len(self.sequences) - 1
 
     def step(self, portions: dict[int, int]) -> None:
@@ -122,6 +124,9 @@ class PagedModel:
         order = sorted(portions, key=lambda index: portions[index] != 1)
         rows = [self._row(self.sequences[index], portions[index]) for index in order]
         batch = make_batch(rows, self.block_size, self.device)
+        if isinstance(self.ops, TorchOperations):
+            adapters = [self.sequences[index].adapter for index in order]
+            self.ops.adapters = adapted_tokens(adapters, batch.host_starts, None)
         with torch.inference_mode():
             hidden = self.model.forward(self.ops, batch, self.pages)
             logits = self.ops.logits(hidden, self.model.head, self.model.spec.logit_softcap)

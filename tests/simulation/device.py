@@ -21,8 +21,8 @@ VOCABULARY = 7
 
 
 def marks_of(tokens: list[int], message: Submit) -> list[int]:
-    """[tokens] what each position writes: tenants and salts see to it that nobody reads another's."""
-    marks, mark = [], zlib.crc32(repr((message.tenant, message.salt)).encode())
+    """[tokens] what each position writes: tenants, salts and adapters see to it that nobody reads another's."""
+    marks, mark = [], zlib.crc32(repr((message.tenant, message.salt, message.adapter)).encode())
     for token in tokens:
         mark = hash((mark, token))
         marks.append(mark)

@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.adapters import AdapterCache
 from penstock.cache import CacheManager, EvictionHistory
-from penstock.flow import Cancel, Delta, FinishReason, Pooling, Row, RowResult, SamplingParams, StepPlan, Submit, record
+from penstock.errors import AdapterLoadFailed, PenstockError
+from penstock.flow import (
+    Adapter,
+    Cancel,
+    Delta,
+    FinishReason,
+    Pooling,
+    Row,
+    RowResult,
+    SamplingParams,
+    StepPlan,
+    Submit,
+    record,
+)
 from penstock.flow.record import Admission, Preemption
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions
@@ -73,6 +87,35 @@ class RandomSpeculation:
         return {"drafted": self.drafted, "accepted": self.accepted}
 
 
+class SimulatedAdapter(NamedTuple):
+    num_bytes: int = 1
+
+
+class SimulatedLoader:
+    """Implements `adapters.loader.Loader`: a load takes some steps, and some adapters fail."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._loads: list[list[Any]] = []  # steps left, adapter
+
+    @property
+    def pending(self) -> int:
+        return len(self._loads)
+
+    def start(self, adapter: Adapter) -> None:
+        self._loads.append([self._random.choice([1, 1, 2, 5]), adapter])
+
+    def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, SimulatedAdapter | PenstockError]]:
+        for load in self._loads:
+            load[0] -= 1
+        over = [adapter for left, adapter in self._loads if left <= 0]
+        self._loads = [load for load in self._loads if load[0] > 0]
+        return [
+            (one, AdapterLoadFailed("no such file") if one.name.startswith("bad") else SimulatedAdapter())
+            for one in over
+        ]
+
+
 class World:
     def __init__(
         self,
@@ -90,9 +133,12 @@ class World:
         max_waiting_per_tenant: int | None = None,
         options: PolicyOptions = DEFAULT_OPTIONS,
         drafts: Random | None = None,
+        adapter_room: int = 1,
+        adapter_delays: Random | None = None,
     ) -> None:
         """Each group has the blocks that one sequence needs, and `spare_blocks` more. `drafts` decides how many
-        tokens are drafted, and which."""
+        tokens are drafted, and which. There is room for `adapter_room` adapters; `adapter_delays` decides how long
+        they take to load."""
         groups = [CacheGroup(window, (index,)) for index, window in enumerate(windows)]
         sizing = CacheManager(groups, [1] * len(groups), block_size, prefix_caching)
         num_blocks = [1 + needed + spare_blocks for needed in sizing.required_blocks(context, step_tokens)]
@@ -100,6 +146,7 @@ class World:
         self.now = 0.0
         history = EvictionHistory(lambda: self.now, limit=20)
         self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching, history, secret=bytes(32))
+        self.adapters = AdapterCache(SimulatedLoader(adapter_delays or Random(0)), lambda _: 1, adapter_room)
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=step_tokens,
@@ -113,6 +160,7 @@ class World:
             clock=lambda: self.now,
             recorded=True,
             speculation=None if drafts is None else RandomSpeculation(drafts),
+            adapters=self.adapters,
         )
         self.plans: deque[StepPlan] = deque()  # not settled
         self.admissions: dict[int, list[Admission]] = {}  # by number
@@ -141,9 +189,11 @@ class World:
         background: bool = False,
         timeout_s: float | None = None,
         embed: Pooling | None = None,
+        adapter: str | None = None,
         **params: int | tuple[int, ...] | None,
     ) -> str:
-        """`embed`: how to, instead of generating."""
+        """`embed`: how to, instead of generating. `adapter`: its name; those that begin with "bad" cannot be
+        loaded."""
         number = len(self.clients)
         message = Submit(
             id=f"r{number}",
@@ -164,6 +214,7 @@ class World:
             task="embed" if embed else "generate",
             pooling=embed or "mean",
             number=number + 1,
+            adapter=None if adapter is None else Adapter(adapter, "00", f"/{adapter}", 1),
         )
         self.device.requests[number] = message
         self.scheduler.submit(message)
@@ -183,18 +234,22 @@ class World:
         if self.planned is not None:
             self.half_step()
         self.half_step()
-        busy = self.scheduler.in_flight > 0
+        busy = self.scheduler.in_flight > 0 or self.adapters.loading > 0
         self.half_step()
         return busy
 
     def _plan(self) -> None:
+        for adapter, error in self.adapters.take_finished():
+            self.scheduler.finish_load(adapter, error)
         queues = self.scheduler._queues
         queues.reorder(self.now)
+        queues.load_adapters()
         first, preemptions = next(iter(queues.running), None), queues.preemptions
         in_line = queues.ready.first if queues.ready else None
         yielded = self.scheduler._planner._yielded
         plan = self.scheduler.plan()
         if plan is not None:
+            self._check_adapters(plan)
             self.device.launch(plan)
             self.plans.append(plan)
         self.planned = plan is not None
@@ -273,6 +328,15 @@ class World:
         self.preemptions.update(entry.number for entry in found.preemptions)
         self.preempted += found.preemptions
 
+    def _check_adapters(self, plan: StepPlan) -> None:
+        """Whatever runs finds its adapter in memory."""
+        for sequence in self.scheduler._queues.running:
+            if sequence.message.adapter is not None:
+                self.adapters.get(sequence.message.adapter)
+        admitted = {admit.slot: admit.adapter for admit in plan.admits}
+        for sequence in self.scheduler._queues.running:
+            assert admitted.get(sequence.slot, sequence.message.adapter) == sequence.message.adapter
+
     def _check_background(self, plan: StepPlan | None) -> None:
         """A step with foreground rows has no more tokens of background rows than of those, or the least."""
         by_slot = {sequence.slot: sequence for sequence in self.scheduler._queues.running}
@@ -326,6 +390,7 @@ class World:
         for usage in self.cache.usage():
             assert usage.held == usage.resting == 0, f"blocks leaked: {usage}"
         assert len(self.scheduler._queues.slots) == len(self.scheduler._queues.slots.unused())
+        self.adapters.check_integrity({})
         self._check_nothing_surplus_cached()
         assert self.scheduler.stats()["output_tokens"] == sum(len(c.counted) for c in self.clients.values())
 
@@ -336,6 +401,8 @@ class World:
         assert 0 <= end.cached_tokens < len(message.tokens)
         assert (end.finish is FinishReason.ERROR) == (end.error is not None)
         tokens, finish = self.reference(message)
+        broken = message.adapter is not None and message.adapter.name.startswith("bad")
+        assert not broken or (not client.tokens and end.finish not in NATURAL)
         if end.finish in NATURAL and client.cancel is None:
             assert (client.tokens, end.finish) == (tokens, finish)
         else:
@@ -391,7 +458,8 @@ class World:
         legitimate = set()
         for client in self.clients.values():
             tokens = client.message.tokens + client.counted
-            chain = self.cache.chain(client.message.tenant, client.message.salt)
+            message = client.message
+            chain = self.cache.chain(message.tenant, message.salt, message.adapter)
             chain.grow(tokens, len(tokens) // self.cache.block_size)
             legitimate |= {link.key for link in chain.links}
         for pool in self.cache._pools:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from penstock.adapters import AdapterCache
 from penstock.engine.model_traces import ModelTraces, Trace
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Backend, Cancel, Constraint, Delta, Frame, Query, Reply, Submit
@@ -15,7 +16,7 @@ from penstock.schedule.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 MAX_FINDING = 1000  # characters of an integrity error, which may list every block
-COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint to be compiled
+COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint to be compiled, or an adapter loaded
 
 
 class EngineLoop:
@@ -27,11 +28,14 @@ class EngineLoop:
         backend: Backend,
         grammars: GrammarCache | None = None,
         trace: Trace | None = None,
+        adapters: AdapterCache[Any] | None = None,
     ) -> None:
-        """`trace`: of the model's inside, on a thread beside the loop."""
+        """`trace`: of the model's inside, on a thread beside the loop. `adapters`: also the scheduler's and the
+        backend's; None: there are none."""
         self.scheduler = scheduler
         self.backend = backend
         self.grammars = grammars
+        self.adapters = adapters
         self.held: dict[Constraint, list[str]] = {}  # sequences that wait for their constraints to be compiled
         traces = ModelTraces(trace)
         self.queries: dict[str, Callable[..., Any]] = {
@@ -41,6 +45,8 @@ class EngineLoop:
             "prefix_tree": scheduler.views.prefix_tree,
             "explain": scheduler.views.explain,
             "tenants": scheduler.views.tenants,
+            "adapters": self._describe_adapters,
+            "forget_adapter": self._forget_adapter,
             "trace_start": traces.start,
             "trace_result": traces.result,
             "trace_cancel": traces.cancel,
@@ -70,6 +76,8 @@ class EngineLoop:
         try:
             if self.held:
                 self._release()
+            if self.adapters is not None and self.adapters.loading:
+                self._take_adapters(self.adapters)
             plan = self.scheduler.plan()
             if plan is not None:
                 self.backend.launch(plan)
@@ -77,6 +85,8 @@ class EngineLoop:
                 deltas = self.scheduler.settle(self.backend.collect())
             elif plan is None and self.held:
                 self._release(wait_s=COMPILE_WAIT_S)  # there is no other work
+            elif plan is None and self.adapters is not None and self.adapters.loading:
+                self._take_adapters(self.adapters, wait_s=COMPILE_WAIT_S)
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -97,8 +107,6 @@ class EngineLoop:
         self.backend.restore_memory()
 
     def _submit(self, message: Submit) -> None:
-        if message.adapter is not None:
-            raise InvalidRequest("this engine has no adapters", param="model")
         constraint = message.params.constraint if message.task == "generate" else None
         if constraint is None:
             return self.scheduler.submit(message)
@@ -117,6 +125,16 @@ class EngineLoop:
         for constraint, error in self.grammars.take_finished(wait_s):
             for id in self.held.pop(constraint, ()):
                 self.scheduler.release(id, error)
+
+    def _take_adapters(self, adapters: AdapterCache[Any], wait_s: float = 0.0) -> None:
+        for adapter, error in adapters.take_finished(wait_s):
+            self.scheduler.finish_load(adapter, error)
+
+    def _describe_adapters(self) -> list[dict[str, Any]]:
+        return [] if self.adapters is None else self.adapters.describe()
+
+    def _forget_adapter(self, name: str, version: str) -> dict[str, bool]:
+        return {"forgotten": False, "in_use": False} if self.adapters is None else self.adapters.forget(name, version)
 
     def _answer(self, query: Query) -> Reply:
         handler = self.queries.get(query.kind)

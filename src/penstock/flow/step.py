@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.flow.adapter import Adapter
 from penstock.flow.messages import FinishReason, Inspection, Pooling, TokenLogprobs
 from penstock.flow.params import SamplingParams
 
@@ -28,7 +29,8 @@ class Admit(msgspec.Struct, array_like=True, frozen=True):
     blocks: list[list[int]]  # [cache groups][blocks]: the block table so far, cached prefix first
     pooling: Pooling | None = None  # how its hidden states, from position 0 on, become an embedding; None: it generates
     inspect: int = 0  # as in Submit, of the first token it draws
-    scope: bytes = b""  # the root of its prefix keys: of the same tenant and salt alone
+    scope: bytes = b""  # the root of its prefix keys: of the same tenant, salt and adapter alone
+    adapter: Adapter | None = None  # in memory, and pinned there
 
 
 class Extend(msgspec.Struct, array_like=True, frozen=True):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from penstock.model.weights.place import WHOLE, Shard
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from penstock.adapters import AdapterCache
     from penstock.flow import Backend
     from penstock.flow.step_costs import StepCosts
     from penstock.forward.memory import CacheSize
@@ -58,6 +59,7 @@ class BackendConfig:
     limits: StepLimits
     threads: int
     drafts: DraftSource | None = None  # what proposes draft tokens; None: nothing does
+    adapter_bytes: int = 0  # memory for adapters; 0: there are none
     audit: float = 0.0  # share of steps with drafts that are computed again without
     shard: Shard = WHOLE  # the rank that it is for, of a tensor-parallel group
     meeting: str = ""  # the folder where the ranks of a group meet
@@ -74,6 +76,7 @@ class BuiltBackend(NamedTuple):
     cache: CacheSize
     costs: StepCosts | None = None  # of a backend that drafts tokens
     tracer: MakeTracer | None = None  # of the model's inside; None: there is none for this device
+    adapters: AdapterCache[Any] | None = None  # None: no sequence may have one
 
 
 EndPhase = Callable[[str], None]  # reports that a phase of the start has ended

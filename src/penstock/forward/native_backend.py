@@ -15,10 +15,12 @@ from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size, load_packed_model
 from penstock.forward.memory import CacheSize, host_memory
+from penstock.forward.native_adapters import NativeAdapters, native_adapters
 from penstock.forward.native_model import NativeModel
 from penstock.forward.native_pages import allocate_draft_pages, allocate_native_pages
 from penstock.forward.native_trace import NativeTracer
 from penstock.forward.pooling import Pooled
+from penstock.forward.slot_adapters import SlotAdapters
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
@@ -44,6 +46,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     model = load_packed_model(config)
     end_phase("weights")
     size, source, pool = choose_cache_size(config, host_memory()), config.drafts, Pool(config.threads)
+    adapters = native_adapters(config.spec, config.adapter_bytes)
     backend = NativeBackend(
         model,
         pool,
@@ -54,6 +57,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         grammars=grammars,
         drafts=source is not None,
         taps=None if source is None else source.taps,
+        adapters=adapters,
     )
     costs: StepCosts | None = None
     if source is not None:
@@ -61,7 +65,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         limits, groups = config.limits, len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(source.build(_host(config, model, pool, backend, size)), costs, config.audit)
-    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: NativeTracer(model))
+    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: NativeTracer(model), adapters)
 
 
 def _host(config: BackendConfig, model: Decoder, pool: Pool, backend: NativeBackend, size: CacheSize) -> Host:
@@ -101,9 +105,10 @@ class NativeBackend:
         grammars: GrammarCache | None = None,
         drafts: bool = False,
         taps: Taps | None = None,
+        adapters: NativeAdapters | None = None,
     ) -> None:
         """`pages` are native ones: see `kernels.interface.Pages`. `drafts`: there will be a drafter, whose proposer
-        reads `taps`."""
+        reads `taps`. `adapters`: None: no sequence has one."""
         spec, block_size = model.spec, pages[0].keys.shape[3]
         self.slots = SlotArrays(max_sequences, context, block_size, len(spec.cache_groups))
         draws = step_tokens if drafts else max_sequences
@@ -111,6 +116,7 @@ class NativeBackend:
             model, spec, pool, pages, self.slots, step_tokens=step_tokens, max_draws=draws, taps=taps
         )
         self.sampler = NativeSampler(spec.vocab_size, self.slots.tokens, step_tokens if drafts else 0)
+        self._adapters = SlotAdapters(adapters)
         self._drafter: Drafter | None = None
         self._follower: Proposer | None = None  # reads states of each step
         self._audit: DraftAudit | None = None
@@ -133,6 +139,7 @@ class NativeBackend:
         for admit in plan.admits:
             self.sampler.admit(admit)
             self._outputs.admit(admit)
+            self._adapters.admit(admit)
         if self._drafter is None:
             return self._launch(plan.number, plan.rows)
         drafted = self._draft(self._drafter, plan)
@@ -146,12 +153,12 @@ class NativeBackend:
         constraints = self._outputs.constraints(slots, positions)
         show = self._outputs.needs_hidden(rows)
         if self.sampler.inspects(slots):
-            self.model.run(rows, None, show=show)
+            self._run(rows, None, show=show)
             logits = self.model.sampled_logits(len(slots))
             tokens, reports = self.sampler.sample(logits, slots, positions, constraints)
         else:
             draws = self.sampler.prepare(slots, positions, constraints)
-            tokens = self.model.run(rows, draws, show=show)
+            tokens = self._run(rows, draws, show=show)
             reports = draws.reports(constraints)
         if self._follower is not None:
             self._follower.follow(rows, self.model.states(sum(row.count for row in rows)))
@@ -169,7 +176,7 @@ class NativeBackend:
         constraints = self._outputs.constraints(slots, positions, drafted.drafts)
         show = self._outputs.needs_hidden(rows)
         draws, kept = self.sampler.prepare(slots, positions, constraints), array("i", [0] * len(rows))
-        tokens = self.model.run(rows, draws, show=show, kept=kept)
+        tokens = self._run(rows, draws, show=show, kept=kept)
         drafter.settle(drafted, kept)
         if self._follower is not None:
             counted, places = without_wrong_drafts(rows, kept)
@@ -184,7 +191,14 @@ class NativeBackend:
 
     def _redraw(self, draws: StepDraws, rows: list[Row], at: list[int]) -> list[int]:
         plain = StepDraws([row.slot for row in rows], draws.table.pick(at), None, None)
-        return self.model.run(rows, plain, show=False)
+        return self._run(rows, plain, show=False)
+
+    def _run(
+        self, rows: list[Row], draws: StepDraws | None, *, show: bool, kept: array[int] | None = None
+    ) -> list[int]:
+        found = self._adapters.of(rows)
+        adapters = None if found is None else array("Q", [0 if one is None else one.address for one in found])
+        return self.model.run(rows, draws, show=show, kept=kept, adapters=adapters)
 
     def _read_hidden(self, rows: list[Row]) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         starts = list(accumulate((row.count for row in rows), initial=0))

@@ -21,7 +21,7 @@ from penstock.store.spec import ModelSpec
 
 
 class NativeModel:
-    """A model recorded twice: for steps that only sample, and for steps whose hidden states a request reads; there it
+    """A model recorded for steps that only sample, and for steps whose hidden states a request reads; there it
     implements `HiddenStates`. Results are overwritten by the next run."""
 
     def __init__(
@@ -50,22 +50,29 @@ class NativeModel:
             max_tokens=step_tokens,
             max_wanted=max_draws or len(slots.tokens),
         )
-        self._sampling = self._last = self._program(wanted_only=taps != ())
-        self._showing: Program | None = None  # recorded at its first use
+        # By whether they show hidden states, and whether rows have adapters; recorded at the first use. So steps
+        # without adapters are the same as in an engine that has none.
+        self._programs: dict[tuple[bool, bool], Program] = {}
+        self._sampling = self._last = self._program(show=False, adapted=False)
         self._rows = array("i")  # of the last step
 
     def run(
-        self, rows: Sequence[Row], draws: StepDraws | None, *, show: bool, kept: array[int] | None = None
+        self,
+        rows: Sequence[Row],
+        draws: StepDraws | None,
+        *,
+        show: bool,
+        kept: array[int] | None = None,
+        adapters: array[int] | None = None,
     ) -> list[int]:
         """Draw the tokens of each row by `draws`, and write them to its slot; None: only compute their logits. With
-        `show` the hidden states of all tokens can be read afterwards. `kept` as in `Program.run`."""
-        if show and self._showing is None:
-            self._showing = self._program(wanted_only=False)
-        self._last = self._showing if show and self._showing is not None else self._sampling
+        `show` the hidden states of all tokens can be read afterwards. `kept` and `adapters` as in
+        `Program.run`."""
+        self._last = self._program(show=show, adapted=adapters is not None)
         self._rows = array("i", [value for row in rows for value in (row.slot, row.start, row.count, row.draws)])
         if draws is None:
-            return self._last.run(self._rows)
-        return self._last.run(self._rows, draws=draws.table, logprobs=draws.logprobs, kept=kept)
+            return self._last.run(self._rows, adapters=adapters)
+        return self._last.run(self._rows, draws=draws.table, logprobs=draws.logprobs, kept=kept, adapters=adapters)
 
     def sampled_logits(self, count: int) -> Floats:
         """[count, vocab] of the sampled rows, until the next run."""
@@ -106,7 +113,10 @@ class NativeModel:
         """Nanoseconds by kind of operation, of steps that only sample."""
         return self._sampling.profile(on)
 
-    def _program(self, *, wanted_only: bool) -> Program:
+    def _program(self, *, show: bool, adapted: bool) -> Program:
+        found = self._programs.get((show, adapted))
+        if found is not None:
+            return found
         spec = self._spec
         recording = record(
             self._model,
@@ -114,7 +124,9 @@ class NativeModel:
             groups=len(spec.cache_groups),
             head_dim=spec.head_dim,
             softcap=spec.logit_softcap,
-            wanted_only=wanted_only,
+            wanted_only=not show and self._taps != (),
             taps=self._taps or (),
+            adapted=adapted,
         )
-        return Program(self._pool, recording, self._layout)
+        made = self._programs[show, adapted] = Program(self._pool, recording, self._layout)
+        return made

@@ -19,6 +19,7 @@ from penstock.forward.memory import CacheSize, host_memory
 from penstock.forward.rank_forward import Followers, LeadingForward, follow, pages_message
 from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
+from penstock.forward.torch_adapters import TorchAdapters, torch_adapters
 from penstock.forward.torch_forward import Computed, Forward, TorchForward
 from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.forward.torch_loading import allocate_pages, load_model
@@ -57,6 +58,9 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     if followers is not None:
         followers.send(pages_message(size))
     limits = config.limits
+    adapters: TorchAdapters | None = None
+    if config.adapter_bytes:
+        adapters = torch_adapters(config.spec, TORCH_DTYPES[config.dtype], config.adapter_bytes)
     backend = TorchBackend(
         model,
         allocate_pages(model.spec, size, TORCH_DTYPES[config.kv_dtype], CPU),
@@ -66,6 +70,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         ops=_operations(config),
         most_drafts=limits.step_tokens if config.drafts is not None else 0,
         followers=followers,
+        adapters=adapters,
     )
     costs: StepCosts | None = None
     if config.drafts is not None:
@@ -74,7 +79,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(PromptLookup, costs, config.audit)
     tracer = None if followers is not None else lambda: TorchTracer(model)
-    return BuiltBackend(backend, weights_bytes, size, costs, tracer)
+    return BuiltBackend(backend, weights_bytes, size, costs, tracer, adapters)
 
 
 def follow_rank_0(config: BackendConfig, loaded: Callable[[int], RankPages], steps: Iterable[RankWork]) -> None:
@@ -117,10 +122,12 @@ class TorchBackend:
         ops: Operations | None = None,
         most_drafts: int = 0,
         followers: Followers | None = None,
+        adapters: TorchAdapters | None = None,
     ) -> None:
         """`ops`: other operations than torch's, of a rank or for tests. `most_drafts`: of a step. `followers`: the
-        other ranks, if this is one of several."""
-        own = TorchForward(model, pages, ops or TorchOperations(), context=context, slots=max_sequences)
+        other ranks, if this is one of several. `adapters`: None: no sequence has one."""
+        ops = ops or TorchOperations()
+        own = TorchForward(model, pages, ops, context=context, slots=max_sequences, adapters=adapters)
         self._forward: Forward = own if followers is None else LeadingForward(own, followers)
         self._tokens = own.slots.tokens
         self._sampler = TorchSampler(model.spec.vocab_size, self._tokens, most_drafts)

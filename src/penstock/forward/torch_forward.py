@@ -12,8 +12,12 @@ from torch import Tensor
 from penstock.flow import Admit, Extend, Row
 from penstock.forward.backend import Model
 from penstock.forward.inputs import gather
+from penstock.forward.slot_adapters import SlotAdapters
 from penstock.forward.slot_tensors import SlotTensors
-from penstock.kernels.interface import Operations, Pages
+from penstock.forward.torch_adapters import TorchAdapters
+from penstock.kernels.interface import Batch, Operations, Pages
+from penstock.kernels.reference.low_rank import adapted_tokens
+from penstock.kernels.torch_ops import TorchOperations
 
 
 class Computed(NamedTuple):
@@ -45,13 +49,26 @@ class Forward(Protocol):
 class TorchForward:
     """Implements `Forward`."""
 
-    def __init__(self, model: Model, pages: Sequence[Pages], ops: Operations, *, context: int, slots: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        pages: Sequence[Pages],
+        ops: Operations,
+        *,
+        context: int,
+        slots: int,
+        adapters: TorchAdapters | None = None,
+    ) -> None:
+        """`adapters`: None: no sequence has one."""
         self._model, self._pages, self._ops = model, pages, ops
+        self._adapters = SlotAdapters(adapters)
         block_size, device = pages[0].keys.shape[1], pages[0].keys.device
         self.slots = SlotTensors(slots, context, block_size, len(model.spec.cache_groups), device)
 
     def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
         self.slots.apply(admits, extends)
+        for admit in admits:
+            self._adapters.admit(admit)
 
     def compute(self, rows: Sequence[Row], *, all_hidden: bool) -> Computed:
         batch = gather(rows, self.slots)
@@ -60,7 +77,15 @@ class TorchForward:
         # Beyond the last attention only tokens that are drawn from matter, unless a request reads all of them.
         if drawn_at and len(drawn_at) < starts[-1] and not all_hidden:
             batch, drawn_at = replace(batch, logits_indices=torch.tensor(drawn_at)), list(range(len(drawn_at)))
+        self._set_adapters(rows, batch)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts, drawn_at)
+
+    def _set_adapters(self, rows: Sequence[Row], batch: Batch) -> None:
+        if isinstance(self._ops, TorchOperations):  # others get none: see `startup.build`
+            found = self._adapters.of(rows)
+            parts = [] if found is None else [None if one is None else one.parts for one in found]
+            wanted = None if batch.logits_indices is None else batch.logits_indices.tolist()
+            self._ops.adapters = adapted_tokens(parts, batch.host_starts, wanted) if parts else None
 
     def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
         taken = hidden[places.start : places.stop] if isinstance(places, range) else hidden[list(places)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
 from penstock.kernels.arrays import Array
+from penstock.kernels.low_rank import LowRank
 from penstock.kernels.weight import Weight
 
 if TYPE_CHECKING:
@@ -97,11 +98,10 @@ class HeadNorms(NamedTuple):
 
 class Linear(NamedTuple):
     """A product with a weight [out, in] and what surrounds it, described once, when the model is built. In this order:
-    norm of x, product, sum over ranks, bias, gated activation. The sum with the residual is an argument of the
-    operation.
+    norm of x, product, sum over ranks, bias, low-rank delta, gated activation. The sum with the residual is an argument
+    of the operation.
 
-    Implementations unpack all fields. So each of them has to honour or to reject a new one (the low-rank delta of an
-    adapter), and none can overlook it.
+    Implementations unpack all fields. So each of them has to honour or to reject a new one, and none can overlook it.
     """
 
     weight: Weight
@@ -109,6 +109,7 @@ class Linear(NamedTuple):
     norm: Norm | None = None  # of x
     gate: Activation | None = None  # the rows of the weight are gate and up: gives activation(gate) * up, [out / 2]
     reduce: bool = False  # of tensor parallelism: a rank's product is a partial sum; only `rank_ops` reduces
+    delta: LowRank | None = None  # that adapters add, to the rows of a step that have one
 
 
 class UnreducedProduct(TypeError):

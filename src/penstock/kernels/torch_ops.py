@@ -6,7 +6,7 @@ from torch import Tensor
 
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
 from penstock.kernels.per_batch import PerBatch
-from penstock.kernels.reference import attention, embed, gate, logits, rotate_store
+from penstock.kernels.reference import attention, embed, gate, logits, low_rank, rotate_store
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import norm as norm_
 from penstock.kernels.reference.dense import to_dense
@@ -18,6 +18,7 @@ class TorchOperations:
 
     def __init__(self) -> None:
         self._shared = PerBatch()
+        self.adapters: low_rank.AdaptedTokens | None = None  # of the step under way; None: no row has one
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         return embed.reference(tokens, to_dense(table), scale)
@@ -27,10 +28,13 @@ class TorchOperations:
         return y if onto is None else onto.add_(y)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation, reduce = linear
+        weight, bias, norm, activation, reduce, delta = linear
         if reduce:
             raise UnreducedProduct
-        y = _product(x if norm is None else self.norm(x, norm), weight, bias)
+        x = x if norm is None else self.norm(x, norm)
+        y = _product(x, weight, bias)
+        if delta is not None and self.adapters is not None:
+            low_rank.reference(y, x, delta, self.adapters)
         if activation is not None:
             y = gate.reference(y, activation)
         return y if onto is None else onto.add_(y)

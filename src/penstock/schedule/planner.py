@@ -103,6 +103,7 @@ class Planner:
         """The next step; None if there is nothing to compute. `in_flight`: whether earlier steps are not settled."""
         queues = self._queues
         queues.reorder(now)
+        queues.load_adapters()
         self._yield_to_foreground(number)
         if queues.shares.num_active > 1:
             self._yield_to_tenant(number)
@@ -111,6 +112,7 @@ class Planner:
         plan = PlanBuilder(self._step_tokens, self._background_tokens(counts))
         self._schedule_running(plan, groups, counts, now, in_flight)
         short = plan.blocks_short or plan.preempted or not self._admit_ready(plan, now)
+        queues.load_adapters()
         if queues.recorder is not None:
             queues.recorder.note_blocked(self._wait_reason(plan, short), queues.ready.shares, now)
         return plan.build(number, now)
@@ -273,6 +275,8 @@ class Planner:
                 return True
             if self._stuck == (sequence, queues.cache.freed):
                 return False
+            if queues.wait_for_adapter(sequence):
+                continue
             hit = queues.lookup_prefix(sequence)
             if queues.park(sequence, hit):
                 continue

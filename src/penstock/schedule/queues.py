@@ -3,6 +3,7 @@
     WAITING   ready       may be admitted, in policy order
               parked      until a running sequence has computed the prefix it shares (see `prefix_claims`)
               held        until its constraint has been compiled
+              in line     until its adapter is in memory (see `adapter_line`)
               recovering  was preempted with rows in flight, one of which may sample a token: until they are settled
     RUNNING   running     holds a slot and blocks, in policy order
 
@@ -18,6 +19,7 @@ from penstock.cache import CacheManager, PrefixHit
 from penstock.cache.explain import RunningPrefixes
 from penstock.errors import PenstockError
 from penstock.flow import record
+from penstock.schedule.adapter_line import AdapterLine
 from penstock.schedule.policy_order import PolicyOrder
 from penstock.schedule.prefix_claims import PrefixClaims
 from penstock.schedule.sequence import Sequence, State
@@ -42,11 +44,13 @@ class SequenceQueues:
         shares: TenantShares,
         ageing_s: float,
         recorder: StepRecorder | None = None,
+        adapters: AdapterLine | None = None,
     ) -> None:
-        """`ageing_s`: a sequence that has waited so long goes up a tier."""
+        """`ageing_s`: a sequence that has waited so long goes up a tier. `adapters`: None: no sequence has one."""
         self.cache = cache
         self.shares = shares
         self.recorder = recorder
+        self.adapters = adapters
         self.tenants: dict[str, TenantLoad] = {}  # with open sequences
         self.sequences: dict[str, Sequence] = {}  # all that are open, by id
         self.ready = PolicyOrder()
@@ -106,6 +110,26 @@ class SequenceQueues:
             self.recorder.set_aside(sequence, record.PREFIX)
         return True
 
+    def wait_for_adapter(self, sequence: Sequence) -> bool:
+        """ready -> in line, unless its adapter is in memory."""
+        if self.adapters is None or not self.adapters.must_wait(sequence):
+            return False
+        self.ready.remove(sequence)
+        self.adapters.join(sequence)
+        if self.recorder is not None:
+            self.recorder.set_aside(sequence, record.ADAPTER)
+        return True
+
+    def load_adapters(self) -> None:
+        """in line -> ready, those whose adapters are in memory; others are loaded. So the first that is ready can run,
+        and whatever makes room for it does so for good reason."""
+        if self.adapters is None:
+            return
+        if len(self.adapters):
+            self._wake(self.adapters.advance(len(self.slots.unused())))
+        while self.ready and self.wait_for_adapter(self.ready.first):
+            pass
+
     def admit(self, sequence: Sequence, hit: PrefixHit, ahead: int, reserve: int) -> bool:
         """ready -> running, if there are blocks for all its tokens, one more for each running sequence, and `reserve`
         others."""
@@ -121,6 +145,8 @@ class SequenceQueues:
         sequence.table = table
         sequence.computed = sequence.settled = hit.tokens
         self.claims.claim(sequence, hit.tokens // self.cache.block_size)
+        if self.adapters is not None:
+            self.adapters.admit(sequence)
         self._count_move(sequence, 1)
         if sequence.lost > hit.tokens:  # computed and charged for once more
             sequence.share.charge(hit.tokens - sequence.lost)
@@ -168,8 +194,12 @@ class SequenceQueues:
             self.claims.unpark(sequence)
         elif sequence.held:
             self.num_held -= 1
+        elif self.adapters is not None and sequence.in_line:
+            self.adapters.leave(sequence)
         elif not sequence.in_flight:
             self.ready.remove(sequence)
+        if self.adapters is not None:
+            self.adapters.unpin(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
@@ -177,6 +207,8 @@ class SequenceQueues:
         self.slots.free(sequence.slot, self._newest_step)
         self.cache.release(sequence.table)
         self._wake(self.claims.release(sequence))
+        if self.adapters is not None:
+            self.adapters.unpin(sequence)
         sequence.slot, sequence.table = -1, None
         sequence.computed = sequence.settled = 0
 
@@ -260,11 +292,13 @@ class SequenceQueues:
     def check_integrity(self) -> None:
         self.cache.check_integrity()
         self.claims.check_integrity()
+        if self.adapters is not None:
+            self.adapters.check_integrity(list(self.sequences.values()))
         running, ready = list(self.running), list(self.ready)
         self._check_shares()
         for sequence in self.sequences.values():
             here = running if sequence.state is State.RUNNING else ready
-            elsewhere = sequence.parked is not None or sequence.held or sequence.in_flight
+            elsewhere = sequence.parked is not None or sequence.held or sequence.in_line or sequence.in_flight
             expected = sequence.state is State.RUNNING or not elsewhere
             if (sequence in here) != expected or (sequence in running and sequence in ready):
                 raise PenstockError(f"sequence {sequence.id} is {sequence.state.name} but not where it should be")

@@ -23,7 +23,8 @@ from typing import Any
 
 from penstock.cache import CacheManager, PrefixChain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError
-from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
+from penstock.flow import Adapter, Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
+from penstock.schedule.adapter_line import AdapterLine, Residency
 from penstock.schedule.pace import Pace
 from penstock.schedule.planner import Planner, Step
 from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions, policy_by_name
@@ -54,8 +55,10 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         recorded: bool = False,
         speculation: Speculation | None = None,
+        adapters: Residency | None = None,
     ) -> None:
-        """`recorded`: every step is packed into a `flow.record`, for `take_record`. `speculation`: None: no drafts."""
+        """`recorded`: every step is packed into a `flow.record`, for `take_record`. `speculation`: None: no drafts.
+        `adapters`: None: sequences with one are refused."""
         _check_capacity(cache, context, step_tokens)
         self.lookahead = lookahead
         self._context = context
@@ -67,7 +70,8 @@ class Scheduler:
         self._recorder = StepRecorder(clock) if recorded else None
         self._record: bytes | None = None  # of the last step settled, until it is taken
         shares = TenantShares(fair=policy == "fair")
-        self._queues = SequenceQueues(cache, max_sequences, shares, options.ageing_s, self._recorder)
+        line = None if adapters is None else AdapterLine(adapters)
+        self._queues = SequenceQueues(cache, max_sequences, shares, options.ageing_s, self._recorder, line)
         self._speculation = speculation
         self._planner = Planner(self._queues, step_tokens, speculation)
         self.views = Views(self._queues, self._planner)
@@ -108,6 +112,14 @@ class Scheduler:
             self._queues.release(sequence)
         else:
             self._finish(sequence, FinishReason.ERROR, self._clock(), error=error.message, code=error.code)
+
+    def finish_load(self, adapter: Adapter, error: PenstockError | None) -> None:
+        """An adapter is in memory, or could not be loaded: the sequences that wait for it go on or end."""
+        assert self._queues.adapters is not None
+        waiting = self._queues.adapters.finish_load(adapter)
+        if error is not None:
+            for sequence in waiting:
+                self._finish(sequence, FinishReason.ERROR, self._clock(), error=error.message, code=error.code)
 
     def refuse(self, message: Submit, error: PenstockError) -> None:
         """Queue the terminal Delta of a message that `submit` raised for."""
@@ -198,7 +210,8 @@ class Scheduler:
             sequence.in_flight = sequence.pending = 0
             if sequence.drafting is not None:
                 sequence.drafting.reserved = 0
-            if sequence.id not in ready and sequence.parked is None and not sequence.held:
+            elsewhere = sequence.parked is not None or sequence.held or sequence.in_line
+            if sequence.id not in ready and not elsewhere:
                 self._queues.recover(sequence)  # preempted: its rows in flight are computed again
 
     def clear_cache(self) -> None:
@@ -247,6 +260,10 @@ class Scheduler:
 
     def _check(self, message: Submit) -> None:
         self._bounds.check(message.tenant, self._queues)
+        if message.adapter is not None and self._queues.adapters is None:
+            raise InvalidRequest(
+                "this engine takes no adapters: they run neither on GPUs nor with tensor_parallel yet", param="model"
+            )
         if message.id in self._queues.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")
         embeds = message.task == "embed"

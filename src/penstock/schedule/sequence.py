@@ -59,6 +59,8 @@ class Sequence:
     in_flight: int = 0  # rows planned and not settled; these and `pending` survive a preemption
     drafting: DraftBudget | None = None  # None: no tokens are drafted
     held: bool = False  # until its constraint has been compiled
+    in_line: bool = False  # until its adapter is in memory (see `adapter_line`)
+    pinned: bool = False  # its adapter is, for it
     parked: bytes | None = None  # the key of the block it waits for (see `claims`)
     claimed: range = range(0)  # the blocks, by index in its chain, that it has announced to compute
 
@@ -137,6 +139,7 @@ class Sequence:
             message.pooling if self.embeds else None,
             message.inspect if len(self.tokens) == self.prompt_length else 0,
             self.chain.root,
+            message.adapter,
         )
 
     def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:

@@ -65,7 +65,7 @@ class StepRecorder:
         sequence.waiting = WaitState(now, self._totals(share).marks(now), ahead, share.admissions)
 
     def set_aside(self, sequence: Sequence, reason: int) -> None:
-        """It leaves the queue to wait for a prefix or for its constraint."""
+        """It leaves the queue to wait for a prefix, its constraint or its adapter."""
         if (waiting := sequence.waiting) is not None:
             now = self._clock()
             self._charge(sequence, waiting, now)
@@ -78,7 +78,7 @@ class StepRecorder:
             reason, since = waiting.aside
             waiting.spent[reason] += now - since
             waiting.before, waiting.aside = self._totals(sequence.share).marks(now), None
-            if reason == record.CONSTRAINT:
+            if reason in (record.CONSTRAINT, record.ADAPTER):
                 waiting.ahead, waiting.admissions = ahead, sequence.share.admissions
 
     def leave_share(self, sequence: Sequence) -> None:
@@ -173,8 +173,10 @@ class StepRecorder:
         waiting = queues.num_waiting
         if not waiting:
             return NONE_WAIT
+        loading = 0 if queues.adapters is None else len(queues.adapters)
         first = len(queues.ready.of_share(queues.ready.first.share)) if ready else 0
-        counts = {record.CONSTRAINT: held, record.PREFIX: waiting - ready - held, record.SHARE: ready - first}
+        counts = {record.CONSTRAINT: held, record.ADAPTER: loading, record.SHARE: ready - first}
+        counts[record.PREFIX] = waiting - ready - held - loading
         counts[self._reason] = counts.get(self._reason, 0) + first
         return record.counts_by_reason(counts)
 

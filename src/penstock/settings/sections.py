@@ -85,6 +85,13 @@ class CacheSettings(Section, frozen=True):
         Literal["auto", "float32", "float16", "int8"],
         Meta(description="KV cache dtype. auto: float16 with the native CPU kernels, else the model's dtype."),
     ] = "auto"
+    adapter_memory: Annotated[
+        str | None,
+        Meta(
+            description="Memory for loaded LoRA adapters, such as 2GiB; the least recently used make room. "
+            "[default: 1GiB on a CPU]"
+        ),
+    ] = None
     prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True
 
 

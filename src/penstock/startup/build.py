@@ -32,7 +32,7 @@ from penstock.model.weights.place import Shard
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import PolicyOptions
 from penstock.schedule.speculation import CreditSpeculation
-from penstock.settings import Settings
+from penstock.settings import Settings, parse_bytes
 from penstock.speculate.proposer import DraftSource
 from penstock.speculate.registry import prepare as prepare_drafts
 from penstock.startup import process_tuning
@@ -55,6 +55,7 @@ BACKENDS: dict[BackendKind, str] = {
 DRAFTING: tuple[BackendKind, ...] = ("native", "torch")  # backends that draft tokens
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
+ADAPTER_MEMORY = "1GiB"  # a hundred adapters of rank 16 for a model of 135 million parameters
 # What begins when a phase of a backend's `build` ends.
 NEXT_PHASE = {
     "kernels noted": "loading weights",
@@ -116,7 +117,7 @@ def engine_loop(
             config.followers.close()
         raise
     trace = None if built.tracer is None else lazy_trace(built.tracer)
-    loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars, trace)
+    loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars, trace, built.adapters)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
     return loop, _facts(config, built, timer)
@@ -152,6 +153,7 @@ def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConf
         limits=_limits(settings, files.spec, device, dtype),
         threads=max(1, (settings.engine.threads or cores()) // ranks),
         drafts=_drafts(settings, files, kind),
+        adapter_bytes=_adapter_bytes(settings, kind),
         audit=settings.engine.speculate_audit,
         shard=Shard(rank, ranks),
     )
@@ -231,6 +233,17 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
     return prepare_drafts("lookup" if how == "auto" else how, files)
 
 
+def _adapter_bytes(settings: Settings, kind: BackendKind) -> int:
+    """0: sequences with an adapter are refused."""
+    asked, alone = settings.cache.adapter_memory, settings.engine.tensor_parallel == 1
+    if kind != "cuda" and alone:
+        return parse_bytes(asked or ADAPTER_MEMORY, "adapter_memory")
+    if asked is not None:
+        where = "with tensor_parallel" if kind != "cuda" else "on a GPU"
+        raise InvalidSetting(f"adapter_memory: adapters do not run {where} yet", param="adapter_memory")
+    return 0
+
+
 def _kv_dtype(settings: Settings, dtype: Dtype, kind: BackendKind) -> Dtype:
     name = settings.cache.kv_dtype
     if name == "auto":
@@ -266,6 +279,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "tensor_parallel": config.shard.world,
         "context": size.context,
         "weights_bytes": built.weights_bytes,
+        "adapter_bytes": config.adapter_bytes,
         "kv_bytes": size.num_bytes * config.shard.world,
         "block_size": size.block_size,
         "prefix_caching": config.settings.cache.prefix_caching,
@@ -304,4 +318,5 @@ def _scheduler(config: BackendConfig, built: BuiltBackend, secret: bytes | None)
         context=size.context,
         recorded=settings.observe.events,
         speculation=None if built.costs is None else CreditSpeculation(built.costs),
+        adapters=built.adapters,
     )

@@ -44,6 +44,8 @@ WORLDS = {
     "policy": st.sampled_from(["fair", "fair", "fair", "fcfs", "priority", "deadline"]),
     "options": st.builds(PolicyOptions, ageing_s=st.sampled_from([1.0, 120.0])),
     "prefix_caching": st.sampled_from([True, True, False]),
+    "adapter_room": st.sampled_from([1, 2, 3]),
+    "adapter_delays": st.integers(0, 3).map(Random),
     "drafts": st.sampled_from([None, 1, 2, 3]).map(lambda seed: None if seed is None else Random(seed)),
 }
 CROWDED = WORLDS | {
@@ -97,6 +99,7 @@ class Engine(RuleBasedStateMachine):
         embed=st.sampled_from([None, None, None, None, "mean", "last"]),
         choices=st.sampled_from([1, 1, 1, 1, 2, 5]),
         speculation=st.sampled_from([True, True, True, False]),
+        adapter=st.sampled_from([None, None, None, "a", "b", "c", "d", "bad"]),
     )
     def submit(self, family: int, shared: int, own: list[int], choices: int, seed: int, **others: Any) -> None:
         for choice in range(choices):
@@ -107,7 +110,9 @@ class Engine(RuleBasedStateMachine):
     def follow_up(self, which: int, own: list[int]) -> None:
         """The next turn of a conversation: what was said before is in the prompt."""
         before = self._client(which)
+        adapter = before.message.adapter
         whose = {"salt": before.message.salt, "tenant": before.message.tenant}
+        whose |= {} if adapter is None else {"adapter": adapter.name}
         submit(self.world, before.message.tokens + before.tokens + own, **whose)
 
     @rule(count=st.integers(1, 12))
@@ -207,4 +212,5 @@ def _submit_any(world: World, random: Random, choice: int) -> None:
         prompt_logprobs=random.choice([None, None, None, None, 0]),
         speculation=random.random() < 0.8,
         embed=random.choice([None, None, None, None, None, "mean", "last"]),
+        adapter=random.choice([None, None, None, "a", "b", "c", "d", "e", "bad"]),
     )

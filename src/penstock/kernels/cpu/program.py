@@ -33,6 +33,8 @@ class OpKind(IntEnum):
     INPUT = 10
     COPY = 11
     SCATTER = 12
+    SHRINK = 13
+    EXPAND = 14
 
 
 class PageType(IntEnum):
@@ -103,6 +105,7 @@ class NativeStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "tables", "logprobs", "drawn", "kept")),
         ("inputs", ctypes.c_void_p),
+        ("adapters", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("num_rows", "num_wanted", "first", "end")),
     )
 
@@ -192,6 +195,8 @@ class Program:
         end: int | None = None,
         kept: array[int] | None = None,  # [rows] int32: rows have drafts; how many draws of each count is written here
         inputs: Array | None = None,  # [tokens, width] float32, of a program with an input
+        adapters: array[int]
+        | None = None,  # [rows] addresses of `low_rank.PackedAdapter`, 0 without; None: no row has one
     ) -> list[int]:
         """Operations from `first` on, up to `end`; gives the drawn tokens, of all draws."""
         step = self._step
@@ -202,6 +207,7 @@ class Program:
         step.first, step.end = first, len(self.recording.ops) if end is None else end
         step.kept = None if kept is None else kept.buffer_info()[0]
         step.inputs = None if inputs is None else inputs.ctypes.data
+        step.adapters = None if adapters is None else adapters.buffer_info()[0]
         if wrong := self._run(self._address, self._step_at):
             what = "tokens" if wrong == 1 else "logits"
             raise ValueError(f"a step has more {what} than there is room for")

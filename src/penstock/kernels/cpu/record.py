@@ -31,6 +31,7 @@ from penstock.kernels.interface import (
     UnreducedProduct,
     as_array,
 )
+from penstock.kernels.low_rank import PRODUCTS, LowRank
 from penstock.kernels.weight import Weight
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ def record(
     softcap: float,
     wanted_only: bool,
     taps: Sequence[int] = (),
+    adapted: bool = False,
 ) -> Recording:
     """The model up to the drawn token. `wanted_only`: hidden states of `Batch.logits_indices` alone, all that a step
     needs that only draws tokens; otherwise hidden states of all tokens, and logits of the wanted ones. `taps`: layers
-    before which the residual stream is kept, of all tokens."""
-    recorder = ProgramRecorder(head_dim)
+    before which the residual stream is kept, of all tokens. `adapted`: with the low-rank deltas of adapters."""
+    recorder = ProgramRecorder(head_dim, adapted)
     tapped: dict[int, Value] = {}
 
     def tap(layer: int, x: Tensor) -> None:
@@ -116,9 +118,10 @@ def record_head(
 class ProgramRecorder:
     """Implements `interface.Operations`."""
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, adapted: bool = False) -> None:
         self.ops: list[Op] = []
         self._head_dim = head_dim
+        self._adapted = adapted
         self._references: list[object] = []
         self._maps: list[BlockMap] = []
         # By the id of a value: what the next norm of it adds to it first, and the norm that gave that.
@@ -146,7 +149,7 @@ class ProgramRecorder:
         return onto
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation, reduce = linear
+        weight, bias, norm, activation, reduce, delta = linear
         if reduce:
             raise UnreducedProduct
         if activation is not None and onto is not None:
@@ -158,6 +161,8 @@ class ProgramRecorder:
             source = self._norm(source, norm)
         output = self._value(source.rows, matrix.shape[0]) if onto is None else _value(onto)
         self._linear(source, matrix, bias, output, adds=onto is not None)
+        if delta is not None and self._adapted:
+            self._low_rank(source, delta, output)
         output.quantized = None
         if activation is None:
             return _tensor(output)
@@ -285,6 +290,11 @@ class ProgramRecorder:
         op = self._add(OpKind.LINEAR, output, weight=matrix.address, bias=self._address(bias))
         op.input, op.quantized = (source if matrix.reads_float else None), quantized
         op.fields["option"] = int(adds)
+
+    def _low_rank(self, source: Value, delta: LowRank, output: Value) -> None:
+        parts = len(PRODUCTS[delta.product])
+        self._add(OpKind.SHRINK, None, source, window=delta.site, option=parts)
+        self._add(OpKind.EXPAND, output, window=delta.site, option=parts)
 
     def _quantize(self, source: Value) -> Value:
         if source.quantized is None:

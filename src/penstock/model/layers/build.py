@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.kernels.interface import Activation, HeadNorms, Linear, Norm, Rotary
+from penstock.kernels.low_rank import LowRank
 from penstock.model.layers.attention import Attention
 from penstock.model.weights.loaded import Weights
 from penstock.store.spec import ModelSpec
@@ -25,7 +26,8 @@ class LayerBuilder:
     ) -> Linear:
         """With the bias `{name}_bias` where the model has one. `reduce`: its columns are split over the ranks."""
         bias = self.weights.vectors.get(f"{name}_bias")
-        return Linear(self.weights.matrices[name], bias, norm, gate, reduce and self.ranks > 1)
+        reduce = reduce and self.ranks > 1
+        return Linear(self.weights.matrices[name], bias, norm, gate, reduce, LowRank(self.number, name))
 
     def norm(self, name: str) -> Norm:
         return Norm(self.weights.vectors[name], self.spec.norm_eps)

@@ -116,6 +116,7 @@ int Program::run(const Step& step) {
 
 void Program::compute(const Step& step) {
     plan_attention();
+    plan_adapters();
     const int32_t stages = step.to - step.from;
     for (int32_t stage = 0; stage < stages; ++stage)
         shares_[static_cast<size_t>(stage)] = shares(ops_[static_cast<size_t>(step.from + stage)]);
@@ -206,6 +207,26 @@ void Program::plan_attention() {
     }
 }
 
+void Program::plan_adapters() {
+    runs_.clear();
+    token_adapters_.clear();
+    int64_t token = 0;
+    for (int32_t index = 0; step_.adapters != nullptr && index < step_.num_rows; ++index) {
+        const int32_t count = step_.rows[index].count;
+        const Adapter* adapter = step_.adapters[index];
+        token_adapters_.insert(token_adapters_.end(), static_cast<size_t>(count), adapter);
+        if (adapter != nullptr) runs_.push_back({adapter, token, count});
+        token += count;
+    }
+    low_rank_[TOKENS].plan(runs_, pool_.threads());
+    runs_.clear();
+    for (int64_t index = 0; step_.adapters != nullptr && index < num_wanted_; ++index) {
+        const Adapter* adapter = token_adapters_[static_cast<size_t>(wanted_[static_cast<size_t>(index)])];
+        if (adapter != nullptr) runs_.push_back({adapter, index, 1});
+    }
+    low_rank_[WANTED].plan(runs_, pool_.threads());
+}
+
 int32_t Program::shares(const Op& op) {
     const int64_t rows = count(op);
     if (rows == 0) return 0;
@@ -221,6 +242,8 @@ int32_t Program::shares(const Op& op) {
         }
         case ATTENTION: return tasks(op).shares();
         case GATE: return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
+        case SHRINK: return low_rank(op).shrink_shares(op.option);
+        case EXPAND: return low_rank(op).expand_shares(op.option);
         case DRAW: return step_.draws == nullptr && step_.logprobs == nullptr ? 0 : static_cast<int32_t>(rows);
         default: return clamp_shares(rows * op.width, rows, threads);
     }
@@ -292,6 +315,8 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
                     output[from * width + places[index]] = input[from * op.window + index];
             }
             break;
+        case SHRINK: low_rank(op).shrink(op.window, op.option, input, width, share); break;
+        case EXPAND: low_rank(op).expand(op.window, op.option, output, width, share); break;
         case CAP: kernel.rows.cap(output + from * width, (to - from) * width, op.scale); break;
         case DRAW:
             for (; from < to; ++from) draw(from, scratch_[static_cast<size_t>(thread)]);

@@ -10,13 +10,15 @@
 
 #include "attention.h"
 #include "draw.h"
+#include "low_rank.h"
 #include "pool.h"
 #include "tasks.h"
 
 namespace penstock {
 
 enum OpKind : int32_t {
-    EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, INPUT, COPY, SCATTER, NUM_OPS
+    EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, INPUT, COPY, SCATTER, SHRINK,
+    EXPAND, NUM_OPS
 };
 
 // Which rows an operation has: all tokens of the step, or those that are wanted (whose logits are asked for).
@@ -30,10 +32,10 @@ struct Op {
     int32_t added;      // buffer: NORM adds it to its input first
     int32_t output;     // buffer; LOGITS: that of the logits; -1 of NORM and GATE whose result is only read quantized
     int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
-    int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation
+    int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation; SHRINK, EXPAND: parts of the product
     int32_t group;      // of the cache
     int64_t width;      // of the output; of ROTATE_STORE the input's
-    int64_t window;     // of ATTENTION; of SCATTER the input's width
+    int64_t window;     // of ATTENTION; of SCATTER the input's width; of SHRINK and EXPAND the site
     float scale;        // EMBED, ATTENTION; NORM: eps; CAP: the cap
     float softcap;      // ATTENTION
     const void* weight;  // Matrix of EMBED and LINEAR, float of NORM, int32_t of SCATTER: where each input goes
@@ -72,6 +74,7 @@ struct Step {
     int32_t* kept;  // [rows]: how many draws of each row count, those up to the first that differs from the draft in its
                     // slot; null: no row has drafts
     const float* inputs;  // [tokens][width of INPUT], or null
+    const Adapter* const* adapters;  // [rows], null of those without; null: no row has one
     int32_t num_rows, num_wanted;
     int32_t from, to;  // operations
 };
@@ -97,6 +100,8 @@ class Program {
     void compute(const Step& step);
     void accept(const Step& step);  // of drafts; writes the last token that counts to its slot
     void plan_attention();
+    void plan_adapters();
+    LowRankTasks& low_rank(const Op& op) { return low_rank_[op.rows]; }
     AttentionTasks& tasks(const Op& op) { return tasks_[static_cast<size_t>(op.group * 2 + op.rows)]; }
     int32_t shares(const Op& op);
     int64_t count(const Op& op) const { return op.rows == TOKENS ? num_tokens_ : num_wanted_; }
@@ -119,6 +124,9 @@ class Program {
     std::vector<int32_t> positions_, wanted_;
     std::vector<std::vector<const int32_t*>> token_tables_;  // [groups][tokens]
     std::vector<AttentionTasks> tasks_;                      // [groups * 2]: of all tokens, of the wanted
+    LowRankTasks low_rank_[2];                               // of all tokens, of the wanted
+    std::vector<AdaptedRun> runs_;
+    std::vector<const Adapter*> token_adapters_;  // [tokens]
     std::vector<Span> spans_;
     std::vector<int32_t> shares_;  // [stages]
 };

@@ -1,0 +1,64 @@
+"""A thread that loads adapters, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from penstock.errors import AdapterLoadFailed, PenstockError
+from penstock.flow import Adapter
+
+L = TypeVar("L")
+
+
+class Loader(Protocol[L]):
+    @property
+    def pending(self) -> int:
+        """Loads that `take_finished` has not reported."""
+
+    def start(self, adapter: Adapter) -> None: ...
+
+    def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, L | PenstockError]]:
+        """Those loaded or failed since the last call. Waits up to `wait_s` for the first."""
+
+
+class AdapterLoader(Generic[L]):
+    """Implements `Loader`. Call all methods from one thread; `load` runs in another."""
+
+    def __init__(self, load: Callable[[Adapter], L]) -> None:
+        self._load = load
+        self._thread: threading.Thread | None = None
+        self._queue: SimpleQueue[Adapter] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Adapter, L | PenstockError]] = SimpleQueue()
+        self.pending = 0
+
+    def start(self, adapter: Adapter) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="adapters", daemon=True)
+            self._thread.start()
+        self.pending += 1
+        self._queue.put(adapter)
+
+    def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, L | PenstockError]]:
+        found: list[tuple[Adapter, L | PenstockError]] = []
+        while self.pending:
+            try:
+                found.append(self._results.get(timeout=wait_s) if wait_s else self._results.get_nowait())
+            except Empty:
+                break
+            self.pending -= 1
+            wait_s = 0.0
+        return found
+
+    def _run(self) -> None:
+        while True:
+            adapter = self._queue.get()
+            try:
+                self._results.put((adapter, self._load(adapter)))
+            except PenstockError as error:
+                self._results.put((adapter, AdapterLoadFailed(error.message, param="model")))
+            except Exception as error:  # its sequences wait for an answer
+                message = f"loading the adapter {adapter.name} failed: {type(error).__name__}: {error}"
+                self._results.put((adapter, AdapterLoadFailed(message, param="model")))
