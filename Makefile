@@ -9,7 +9,7 @@ MODEL ?= smollm2
 PARALLEL := $(if $(wildcard /dev/nvidia0),,--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui serve test databases proof speculation sanitize lint types format bench docs screenshots wheel release-check lock clean
+.PHONY: help setup ui serve test databases cluster proof speculation sanitize lint types format bench docs screenshots wheel release-check lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ test: setup  ## pull the default model and run all tests
 
 databases: setup  ## tests with PostgreSQL and Redis servers of their own; skipped where those are not installed
 	$(BIN)/python -m pytest -m databases $(PARALLEL) $$(grep -rl mark.databases tests --include=*.py)
+
+cluster: setup  ## tests with a Ray cluster of several nodes on this machine: minutes
+	$(BIN)/python -m pytest -m cluster tests/end/test_cluster.py
 
 proof: setup  ## long tests: 300 JSON schemas on real weights, kill -9 of a server 50 times
 	$(BIN)/python -m pytest -m slow -s

@@ -30,6 +30,7 @@ from penstock.system.heap import trim_heap
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from penstock.cluster.ray_cluster import RayCluster
     from penstock.database.database import Database
     from penstock.deployment.autoscaler import Autoscaler
     from penstock.deployment.local_model import LocalModel
@@ -160,10 +161,11 @@ def replica_set(
     secret: bytes,
     journal: Journal | None = None,
     on_phase: Callable[[str], None] | None = None,
+    cluster: RayCluster | None = None,
 ) -> ReplicaSet:
     """The supervised engine processes of a model for a server, at most one per share: none is started yet. `secret` is
     the server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
-    does until it is ready."""
+    does until it is ready. `cluster`: where they run; None: on this machine."""
     from penstock.deployment.replica import Replica
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.scale_policy import ScaleLimits
@@ -176,7 +178,15 @@ def replica_set(
         emit = None if journal is None else journal.record
         settings, gpu = shares[number % len(shares)]
         tell = on_phase if number == 0 else None
-        return Replica(lambda: ProcessEngine(settings, secret, tell, gpu=gpu), source, emit, report=report)
+
+        def spawn() -> ProcessEngine:
+            if cluster is None:
+                return ProcessEngine(settings, secret, tell, gpu=gpu)
+            from penstock.cluster.ray_engine import RayEngine
+
+            return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None))
+
+        return Replica(spawn, source, emit, report=report)
 
     def tell_scaled(before: int, after: int, reason: str) -> None:
         if journal is not None:

@@ -39,6 +39,7 @@ from penstock.system.heap import trim_heap
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from penstock.cluster.ray_cluster import RayCluster
     from penstock.deployment.protocol import ServedModel
     from penstock.deployment.registry import ModelRegistry
     from penstock.http.server import HttpServer
@@ -101,7 +102,17 @@ def _start(values: dict[str, Any]) -> None:
         if getattr(entry, "upstream", None) is None:
             check_name(entry.model.model)
     listener = bind(settings.serve)
-    sys.exit(_run(_serve(settings, listener, say, for_people)))
+    cluster = None
+    if settings.serve.cluster is not None:
+        from penstock.cluster.ray_cluster import RayCluster
+
+        cluster = RayCluster(settings.serve.cluster)  # before the event loop: Ray handles signals until that does
+        say(f"cluster: {', '.join(f'{count:g} {name}' for name, count in cluster.processors.items())}")
+    try:
+        sys.exit(_run(_serve(settings, listener, cluster, say, for_people)))
+    finally:
+        if cluster is not None:
+            cluster.close()
 
 
 def _log_format(values: dict[str, Any]) -> Any:
@@ -136,7 +147,9 @@ class LoadedServer(NamedTuple):
     models: ServerModels
 
 
-async def _serve(settings: Settings, listener: socket.socket, say: Say, for_people: bool) -> int:
+async def _serve(
+    settings: Settings, listener: socket.socket, cluster: RayCluster | None, say: Say, for_people: bool
+) -> int:
     """Answers from the start on: with what it waits for (`http.starting`), until the model is loaded."""
     this = asyncio.current_task()
     assert this is not None
@@ -146,7 +159,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         async with contextlib.AsyncExitStack() as closing:
             try:
                 with gc_control.paused():
-                    loaded = await _load(settings, listener, closing, say, for_people)
+                    loaded = await _load(settings, listener, cluster, closing, say, for_people)
                 return await _run_loaded(settings, loaded, closing, say, for_people)
             except asyncio.CancelledError:
                 say("stopped before the server was ready")
@@ -155,7 +168,12 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
 
 
 async def _load(
-    settings: Settings, listener: socket.socket, closing: contextlib.AsyncExitStack, say: Say, for_people: bool
+    settings: Settings,
+    listener: socket.socket,
+    cluster: RayCluster | None,
+    closing: contextlib.AsyncExitStack,
+    say: Say,
+    for_people: bool,
 ) -> LoadedServer:
     """`closing` gets what has to be closed, as it is opened."""
     status, http = StartStatus("finding the model"), None
@@ -169,7 +187,7 @@ async def _load(
     journal = assemble.journal(settings, Source(found[0].entry.name))
     safety = await asyncio.to_thread(assemble.safety, settings, journal)
     status.begin("starting the engine")
-    models = ServerModels(settings, draw_secret(), journal)
+    models = ServerModels(settings, draw_secret(), journal, cluster)
     closing.push(functools.partial(_close_models, models))
     models.spawn(found, status.begin)
     say("engine process started; loading weights")

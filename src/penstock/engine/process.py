@@ -40,12 +40,7 @@ class ProcessEngine:
         gpu: int | None = None,
     ) -> None:
         """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees."""
-        self._on_phase = on_phase
-        self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
-        self.queries: set[int] = set()  # ids of those without a Reply so far
-        self.facts: dict[str, Any] | None = None
-        self.failure: errors.PenstockError | None = None
-        self.dead: str | None = None
+        self._begin(on_phase)
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
         read_end, write_end = os.pipe()
@@ -64,6 +59,14 @@ class ProcessEngine:
         finally:
             os.close(write_end)  # the child holds the only copy now: it closes when the child ends
         self._send(Start(to_wire(settings), secret))
+
+    def _begin(self, on_phase: Callable[[str], None] | None) -> None:
+        self._on_phase = on_phase
+        self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
+        self.queries: set[int] = set()  # ids of those without a Reply so far
+        self.facts: dict[str, Any] | None = None
+        self.failure: errors.PenstockError | None = None
+        self.dead: str | None = None
 
     @property
     def handles(self) -> tuple[int, ...]:

@@ -7,10 +7,11 @@ import sys
 from typing import Any
 
 from penstock import assemble
-from penstock.engine.ipc import PeerGone, open_engine_link
+from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.engine.loop import EngineLoop
 from penstock.engine.orphan_watch import end_orphan, watch_frontend
 from penstock.engine.serve import Report, serve
+from penstock.flow.messages import StartPhase, ToEngine
 from penstock.observe.logs import configure
 from penstock.settings import Settings
 from penstock.system.heap import trim_heap
@@ -24,12 +25,24 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     lifeline = sys.stdin.fileno()
+    address = sys.argv[1]
+    link = open_engine_link(address, lifeline) if address.startswith("ipc://") else _connect(address, lifeline)
     watch_frontend(lifeline)
     try:
-        return serve(open_engine_link(sys.argv[1], lifeline), build)
+        return serve(link, build)
     except PeerGone:
         end_orphan()
         raise
+
+
+def _connect(address: str, lifeline: int) -> IpcLink[ToEngine]:
+    """To the frontend on another host, with the keys that come before anything else; it answers the first message with
+    the settings."""
+    from penstock.cluster.tcp_link import EngineKeys, connect_engine_link
+
+    link = connect_engine_link(address, EngineKeys.read(lifeline), lifeline)
+    link.send(StartPhase("starting the engine"))
+    return link
 
 
 def build(settings: Settings, secret: bytes, report: Report) -> tuple[EngineLoop, dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""The messages between the frontend and an engine. Times are `time.monotonic()` seconds."""
+"""The messages between the frontend and an engine. Times are seconds of the reader's `time.monotonic()`: processes on a
+host share it, and between hosts instants travel as distances from the moment of sending (`cluster.wire_times`)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     header | per cache group: blocks | per admission | per preemption | per row | adapters of rows
 
 The scheduler calls `pack` once per step, so it has to be fast; the observer calls `unpack`.
-Times are `time.monotonic()` seconds, spans are microseconds.
+Times are `time.monotonic()` seconds of the reader's host (`shift_times`), spans are microseconds.
 """
 
 from __future__ import annotations
@@ -174,6 +174,19 @@ def unpack(data: bytes) -> StepRecord:
     adapters = _unpack_adapters(data[offset + 8 * rows :], rows) if num_names else []
     lists = (blocks, admissions, preemptions, numbers, words, adapters)
     return StepRecord._make((number, start, *spans_us, waits, *state, *lists))
+
+
+def shift_times(data: bytes, by_s: float) -> bytes:
+    """A packed record with its instants moved, for another clock."""
+    moved = bytearray(data)
+    number, start, *fields = _HEADER.unpack_from(data)
+    _HEADER.pack_into(moved, 0, number, start + by_s, *fields)
+    num_admissions, groups = fields[-4], fields[-2]
+    offset = _HEADER.size + groups * _BLOCKS.size
+    for place in range(offset, offset + num_admissions * _ADMISSION.size, _ADMISSION.size):
+        sequence, since, *rest = _ADMISSION.unpack_from(data, place)
+        _ADMISSION.pack_into(moved, place, sequence, since + by_s, *rest)
+    return bytes(moved)
 
 
 def _unpack_adapters(data: bytes, rows: int) -> list[str]:

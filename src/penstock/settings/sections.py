@@ -247,6 +247,13 @@ class ServeSettings(Section, frozen=True):
             "[default: none]"
         ),
     ] = None
+    cluster: Annotated[
+        str | None,
+        Meta(
+            description="Run the engines on a Ray cluster: its address, or auto for the one on this machine, which is "
+            "started if there is none. [default: on this machine, without Ray]"
+        ),
+    ] = None
     data_dir: Annotated[
         str | None,
         Meta(

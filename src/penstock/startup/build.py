@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -272,6 +273,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
     return {
         "model": config.files.name,
         "pid": os.getpid(),
+        "host": platform.node(),
         "device": config.device,
         "dtype": config.dtype,
         "kv_dtype": config.kv_dtype,

@@ -20,13 +20,22 @@ from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, se
 from penstock.settings.models import entry_label, parse_duration
 from penstock.startup import preflight
 from penstock.startup.adapters import find_adapters
-from penstock.startup.sharing import GPU_FRACTION, Claim, Machine, ReplicaShare, host_bytes_needed, share_machine
+from penstock.startup.sharing import (
+    GPU_FRACTION,
+    Claim,
+    Machine,
+    ReplicaShare,
+    host_bytes_needed,
+    share_cluster,
+    share_machine,
+)
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.system import resources
 
 if TYPE_CHECKING:
+    from penstock.cluster.ray_cluster import RayCluster
     from penstock.deployment.adapters import AdapterManager
     from penstock.deployment.local_model import LocalModel
     from penstock.deployment.protocol import ServedModel
@@ -81,10 +90,14 @@ class ServerModels:
     residency: Residency
     adapters: AdapterManager
 
-    def __init__(self, settings: Settings, secret: bytes, journal: Journal | None = None) -> None:
+    def __init__(
+        self, settings: Settings, secret: bytes, journal: Journal | None = None, cluster: RayCluster | None = None
+    ) -> None:
+        """`cluster`: where the engines run; None: on this machine."""
         self.settings = settings
         self.secret = secret
         self.journal = journal
+        self.cluster = cluster
         self.replica_sets: dict[str, ReplicaSet] = {}  # of the models of the settings
         self.gateway: Gateway | None = None  # for models that are added at run time
         self._numbers = SequenceNumbers()
@@ -157,7 +170,10 @@ class ServerModels:
         for number, one in enumerate(found):
             if one.files is not None:
                 claims[one.entry.name] = self._claim(one.entry, one.files, number)
-        shares = share_machine(list(claims.values()), _machine())
+        if self.cluster is None:
+            shares = share_machine(list(claims.values()), _machine())
+        else:
+            shares = share_cluster(list(claims.values()), self.cluster.node_cpus())
         self._claims = claims
         new = {one.entry.name for one in found}
         return {name: share for name, share in zip(claims, shares, strict=True) if name in new}
@@ -165,7 +181,7 @@ class ServerModels:
     def replica_set(
         self, entry: ModelEntry, shares: list[ReplicaShare], on_phase: Callable[[str], None] | None = None
     ) -> ReplicaSet:
-        return assemble.replica_set(shares, entry, self.secret, self.journal, on_phase)
+        return assemble.replica_set(shares, entry, self.secret, self.journal, on_phase, self.cluster)
 
     def local(self, found: FoundModel, replicas: ReplicaSet) -> LocalModel:
         entry = found.entry
@@ -222,8 +238,8 @@ class ServerModels:
             fractions[share.gpu or 0] = fractions.get(share.gpu or 0, 0.0) + own
         return Resident(
             model,
-            needed_bytes=0 if claim.on_gpu else host_bytes_needed(claim),
-            gpu_fractions=fractions,
+            needed_bytes=0 if claim.on_gpu or self.cluster is not None else host_bytes_needed(claim),
+            gpu_fractions=fractions if self.cluster is None else {},
             pinned=entry.pinned,
             keep_alive_s=keep_alive_s,
             keeps_replicas=bool(entry.min_replicas),
@@ -327,7 +343,7 @@ class ServerModels:
         return Claim(
             entry_label(number, entry.name),
             settings,
-            preflight.uses_gpu(settings),
+            preflight.uses_gpu(settings) if self.cluster is None else self.cluster.uses_gpu(settings.model.device),
             entry.most_replicas,
             entry.gpus,
             entry.load == "start",

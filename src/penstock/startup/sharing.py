@@ -60,6 +60,23 @@ def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[Replic
     ]
 
 
+def share_cluster(claims: Sequence[Claim], node_cpus: Sequence[int]) -> list[list[ReplicaShare]]:
+    """The same on a cluster, whose scheduler places each replica: it takes `threads` CPUs of a node, without that all
+    of the smallest; on a GPU one GPU and one CPU. `node_cpus`: of each node, fewest first. Raises InvalidSetting."""
+    shares = []
+    for claim in claims:
+        threads = claim.settings.engine.threads or (1 if claim.on_gpu else node_cpus[0] if node_cpus else 1)
+        if node_cpus and threads > node_cpus[-1]:
+            raise InvalidSetting(
+                f"{claim.label}: threads: a replica takes {threads} CPUs, but no node of the cluster has more than "
+                f"{node_cpus[-1]}: lower threads",
+                param="threads",
+            )
+        settings = replace(claim.settings, engine=replace(claim.settings.engine, threads=threads))
+        shares.append([ReplicaShare(settings, 0 if claim.on_gpu else None)] * claim.replicas)
+    return shares
+
+
 def _with_share(
     claims: Sequence[Claim], index: int, gpu: int | None, places: Sequence[list[int]], machine: Machine
 ) -> Settings:

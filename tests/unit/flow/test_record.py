@@ -42,6 +42,12 @@ def test_what_is_packed_comes_out_again(
         number, start, *spans, waits, *state, blocks, admissions, preemptions, numbers, words, adapters
     )
 
+    unpacked = record.unpack(record.shift_times(packed, 64.0))
+    assert unpacked == StepRecord(
+        number, start + 64.0, *spans, waits, *state, blocks,
+        [entry._replace(since=entry.since + 64.0) for entry in admissions], preemptions, numbers, words, adapters,
+    )  # fmt: skip
+
 
 def test_spans_that_no_word_holds_are_cut_not_wrapped() -> None:
     assert record.micros(1e9) == record.millis(1e9) == record.LONGEST

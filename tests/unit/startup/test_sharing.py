@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.settings import Settings, load
-from penstock.startup.sharing import Claim, Machine, ReplicaShare, share_machine
+from penstock.startup.sharing import Claim, Machine, ReplicaShare, share_cluster, share_machine
 
 EIGHT = Machine(cores=8, host_bytes=16 << 30, gpus=2)
 
@@ -66,3 +66,14 @@ def test_weights_that_do_not_fit_together() -> None:
     claims = [claim("a")._replace(weights_bytes=9 << 30), claim("b", kv_memory="8GiB")]
     with pytest.raises(OutOfMemory, match=r"a: model: .*17.00 GiB \(a 9.00 GiB, b 8.00 GiB\), but 16.00 GiB are free"):
         share_machine(claims, EIGHT)
+
+
+def test_a_replica_on_a_cluster_takes_its_threads_or_all_of_the_smallest_node() -> None:
+    shares = share_cluster([claim("a", replicas=2), claim("b", threads=3), claim("c", on_gpu=True)], [2, 8])
+    assert [[share.settings.engine.threads for share in one] for one in shares] == [[2, 2], [3], [1]]
+    assert [[share.gpu for share in one] for one in shares] == [[None, None], [None], [0]]
+
+
+def test_no_node_of_the_cluster_has_so_many_cpus() -> None:
+    with pytest.raises(InvalidSetting, match=r"a: threads: a replica takes 9 CPUs, but no node .* more than 8"):
+        share_cluster([claim("a", threads=9)], [2, 8])

@@ -37,6 +37,7 @@ class ManagedDeployment(Body, kw_only=True, frozen=True):
     waiting: int | None
     kv_use: float | None  # share of the KV blocks
     device: str | None
+    host: str | None  # the machine it runs on
     weights_bytes: int | None
     kv_bytes: int | None
     restarts: int
@@ -137,6 +138,7 @@ def _describe_deployment(deployment: Deployment, gateway: Gateway) -> ManagedDep
         waiting=load.waiting,
         kv_use=load.kv_use,
         device=facts.get("device"),
+        host=facts.get("host"),
         weights_bytes=facts.get("weights_bytes"),
         kv_bytes=facts.get("kv_bytes"),
         restarts=0 if engine is None else engine.restarts,
