@@ -46,10 +46,18 @@ class ThreadRanks:
         self._exchange.barrier.wait()
         return everyone if self.rank == 0 else None
 
+    def close(self) -> None: ...
+
     def _swap(self, tensor: Tensor) -> list[Tensor]:
         self._exchange.tensors[self.rank] = tensor.clone()
         self._exchange.barrier.wait()
         return list(self._exchange.tensors)
+
+
+def thread_ranks(world: int) -> list[ThreadRanks]:
+    """For threads of the caller's."""
+    exchange = _Exchange(world)
+    return [ThreadRanks(rank, world, exchange) for rank in range(world)]
 
 
 def run_ranks(world: int, work: Callable[[ThreadRanks], T]) -> list[T]:

@@ -16,6 +16,7 @@ from penstock.forward.slot_adapters import SlotAdapters
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.torch_adapters import TorchAdapters
 from penstock.kernels.interface import Batch, Operations, Pages
+from penstock.kernels.rank_ops import RankOperations
 from penstock.kernels.reference.low_rank import adapted_tokens
 from penstock.kernels.torch_ops import TorchOperations
 
@@ -92,4 +93,5 @@ class TorchForward:
         return self._ops.logits(taken, self._model.head, self._model.spec.logit_softcap)
 
     def close(self) -> None:
-        pass
+        if isinstance(self._ops, RankOperations):
+            self._ops.close()

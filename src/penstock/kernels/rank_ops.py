@@ -31,6 +31,9 @@ class Ranks(Protocol):
     def gather(self, part: Tensor) -> list[Tensor] | None:
         """Every rank's part, on rank 0; None on the others. Parts have the same shape and type."""
 
+    def close(self) -> None:
+        """Leave the group."""
+
 
 class RankOperations:
     """Implements `interface.Operations`."""
@@ -90,3 +93,7 @@ class RankOperations:
             return own
         pieces = [piece[:, :size] for piece, size in zip(parts, self._sizes, strict=True)]
         return torch.cat(pieces, dim=1, out=out) if out is not None else torch.cat(pieces, dim=1)
+
+    def close(self) -> None:
+        """Leave the group: there will be no more steps."""
+        self._ranks.close()

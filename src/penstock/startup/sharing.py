@@ -174,4 +174,4 @@ def host_bytes_needed(claim: Claim) -> int:
     """A lower bound. Replicas map the same file: the system keeps its pages once, other memory is their own."""
     cache = claim.settings.cache
     kv = parse_bytes(cache.kv_memory, "kv_memory") if cache.kv_memory is not None else 0
-    return claim.weights_bytes + claim.replicas * kv
+    return claim.weights_bytes + claim.replicas * claim.settings.engine.tensor_parallel * kv

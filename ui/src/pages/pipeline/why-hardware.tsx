@@ -101,7 +101,7 @@ export function Scaling({ presets }: { presets: Presets }) {
     <Card
       title="Tensor parallelism by GPU count"
       aside={<Computed />}
-      note="N GPUs read the weights N times as fast: the ceiling of one stream is N × bandwidth ÷ weights. But every layer ends in two all-reduces, whose time does not shrink. The engine does not run tensor-parallel yet: this is the planner’s arithmetic."
+      note="N GPUs read the weights N times as fast: the ceiling of one stream is N × bandwidth ÷ weights. But every layer ends in two all-reduces, whose time does not shrink. On GPUs the engine does not run tensor-parallel yet: this is the planner’s arithmetic."
     >
       <div class="why-pick">
         {picker("Model", model, presets.models)}
