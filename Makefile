@@ -55,7 +55,7 @@ speculation: setup  ## answers of SmolLM2 to more than 100 prompts, with drafts 
 	$(BIN)/python -m pytest -m speculation -s
 
 parallel: setup  ## engines of two, three and four ranks: every architecture, real weights, failures
-	$(BIN)/python -m pytest -m parallel tests/end/test_parallel_ranks.py
+	$(BIN)/python -m pytest -m parallel tests/end/test_parallel_ranks.py tests/unit/kernels/test_process_ranks.py
 
 sanitize: setup  ## run the tests of the native kernels under AddressSanitizer and UBSan (needs gcc)
 	PENSTOCK_SANITIZE=1 CXX=g++ $(BIN)/python setup.py build_ext --build-lib build/sanitized

@@ -1,6 +1,7 @@
 """Two, three and four ranks in processes of their own, over gloo: every architecture, real weights, failures. Minutes:
 `make parallel` runs it."""
 
+import json
 import os
 import random
 import signal
@@ -155,7 +156,7 @@ def test_smollm2_log_probabilities(both: tuple[LLM, LLM]) -> None:
 
 @pytest.mark.weights
 def test_smollm2_a_constraint(both: tuple[LLM, LLM]) -> None:
-    constraint = Constraint("json_schema", {"type": "object", "properties": {"city": {"type": "string"}}})
+    constraint = Constraint("json_schema", json.dumps({"type": "object", "properties": {"city": {"type": "string"}}}))
     params = SamplingParams(temperature=0.0, max_tokens=48, constraint=constraint)
     alone, split = (llm.generate("Name a city as JSON:", params) for llm in both)
     assert split.text == alone.text

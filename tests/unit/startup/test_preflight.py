@@ -46,6 +46,15 @@ def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
             "hold no sequence of 4096 tokens, which takes 1.0 MiB or more",
         ),
         ({"kv_memory": "10TB"}, "kv_memory", "9.09 TiB exceed the free memory of 1.00 GiB"),
+        ({"tensor_parallel": 3}, "tensor_parallel", "cannot be split over 3 ranks"),
+        ({"tensor_parallel": 2, "kv_memory": "600MiB"}, "kv_memory", "1.17 GiB exceed the free memory"),  # of each rank
+        (
+            {"tensor_parallel": 2, "kv_memory": "1kB"},
+            "kv_memory",
+            "of 256 tokens, which takes 34.0 KiB",
+        ),  # half of each
+        ({"tensor_parallel": 2, "quantize": "int8"}, "quantize", "set quantize or tensor_parallel"),
+        ({"tensor_parallel": 2, "adapters": ("a=/nowhere",)}, "adapters", "tensor_parallel splits has no adapters"),
     ],
 )
 def test_what_can_only_fail_says_which_setting_it_is(values: dict[str, Any], param: str, says: str) -> None:
@@ -53,6 +62,13 @@ def test_what_can_only_fail_says_which_setting_it_is(values: dict[str, Any], par
         check(**values)
     assert caught.value.param == param
     assert says in caught.value.message
+
+
+def test_a_model_is_not_split_over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "has_driver", lambda: True)
+    with pytest.raises(InvalidSetting, match="tensor_parallel: engines on GPUs use one device; on a CPU"):
+        check(tensor_parallel=2)
+    check(tensor_parallel=2, device="cpu")
 
 
 @pytest.mark.usefixtures("_no_driver")
