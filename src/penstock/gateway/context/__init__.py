@@ -8,6 +8,8 @@ texts          sentences and words of texts, the text of a message
 control_tokens special tokens in documents, made plain text
 prompt_model   counts tokens and renders prompts with one model's tokenizer and chat template
 turns          turns of a conversation, and which of them a policy keeps
+terms          the words of texts that a query asks for
+passages       windows of sentences of a document, best first for a query
 ranking        documents by usefulness: given scores, BM25
 model_ranking  documents by the embeddings of a served model
 reranker       documents as a served chat model judges them, also for `/v1/rerank`

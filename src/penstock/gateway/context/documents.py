@@ -1,5 +1,5 @@
-"""Documents that fit a number of tokens: most useful first, whole while they fit, then cut at sentence borders to the
-passage that has most of the query's words."""
+"""Documents that fit a number of tokens: most useful first, whole where all fit, else cut at sentence borders to the
+passages that have most of the query's words."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from itertools import accumulate
 import msgspec
 
 from penstock.flow.context import Document
+from penstock.gateway.context.passages import PassageFinder, Span, joined
 from penstock.gateway.context.texts import sentences
 
-SHARES = 5  # documents that a room holds at least, if so many come
+PASSAGES = 11  # a room has this many and more, if so many documents come
+MIN_PASSAGE = 80  # tokens, with its tags
+BREADTH = 0.5  # of the room, for a passage of each document; the rest is for more of the best ones
+SHARES = 8  # a document gets up to an eighth of the room before any gets more
+MIN_GROWTH = 4  # tokens
+MAX_FAILURES = 16  # documents of which no sentence fits; after so many none is cut any more
 UNCOUNTED = 1 << 40  # tokens of a document that is too long to be counted
 
-CHARS_PER_TOKEN = 4  # of a passage, about
+CHARS_PER_TOKEN = 3.0  # of a document that is too long to be counted, about
 
 Count = Callable[[Sequence[str]], list[int]]
-Begin = Callable[[str, int], int]  # where a passage of a text begins that is to have so many characters
 
 
 class RankedDocument(msgspec.Struct, frozen=True):
@@ -42,61 +47,78 @@ def block(document: Document, text: str) -> str:
     return f'<document id="{_attribute(document.id)}"{title}>\n{text.strip()}\n</document>'
 
 
-def from_the_beginning(text: str, size: int) -> int:
-    return 0
-
-
 def choose_documents(
-    ranked: Sequence[RankedDocument], room: int, count: Count, longest: int, begin: Begin = from_the_beginning
+    ranked: Sequence[RankedDocument], room: int, count: Count, longest: int, finder: PassageFinder
 ) -> list[PlacedDocument]:
-    """Those that have room, best first. None takes more than a fifth of it while others could use that: a longer one
-    is cut. The first that what is left does not hold whole is cut too, and later ones are placed only whole. Of a room
-    whose fifth holds nothing, one may take all. `longest`: characters of a text that is counted."""
-    for shares in dict.fromkeys((min(len(ranked), SHARES), 1)) if ranked else ():
-        if placed := _choose(ranked, room, room // shares, count, longest, begin):
-            return placed
-    return []
+    """Those that have room, best first. Each in turn gets a passage, until these take BREADTH of the room; then each
+    gets more, up to an eighth of the room, then as much as there is room for; what is left is for the others. Documents
+    that rank 0 come after those that have a score. `longest`: characters of a text that is counted."""
+    if sum(_tokens(one) for one in ranked) <= room:
+        return [PlacedDocument(one.document, one.document.text, _tokens(one)) for one in ranked]
+    made = _Choice(room, count, longest, finder)
+    for place, one in enumerate(ranked):
+        if made.used < room * BREADTH and one.score != 0:
+            made.place(place, one, made.passage)
+    for limit in (room // SHARES, room):
+        for place in sorted(made.placed):
+            made.place(place, ranked[place], limit)
+    for place, one in enumerate(ranked):
+        made.place(place, one, room)
+    return [made.placed[place] for place in sorted(made.placed)]
 
 
-def _choose(
-    ranked: Sequence[RankedDocument], room: int, share: int, count: Count, longest: int, begin: Begin
-) -> list[PlacedDocument]:
-    """`share`: tokens that one takes at most, while others could use the rest."""
-    placed: list[PlacedDocument] = []
-    left, may_cut, capped = room, True, None
-    for one in ranked:
-        tokens = UNCOUNTED if one.tokens is None else one.tokens
-        if tokens <= min(share, left):
-            placed.append(PlacedDocument(one.document, one.document.text, tokens))
-        elif may_cut and left > 0:
-            passage = cut_document(one.document, min(share, left), count, longest, begin)
-            may_cut = tokens > share and left > share
-            if passage is None:
-                continue
-            capped = len(placed) if capped is None and tokens > share else capped
-            placed.append(passage)
+class _Choice:
+    """Documents as they are placed, by rank."""
+
+    def __init__(self, room: int, count: Count, longest: int, finder: PassageFinder) -> None:
+        self.placed: dict[int, PlacedDocument] = {}
+        self.used = 0  # tokens
+        self._failures = 0
+        self.passage = max(room // PASSAGES, MIN_PASSAGE)  # tokens, with its tags
+        self._room, self._count, self._longest, self._finder = room, count, longest, finder
+
+    def place(self, rank: int, one: RankedDocument, limit: int) -> None:
+        """With as much of its text as `limit` and the room hold, unless it has more already."""
+        before = self.placed.get(rank)
+        had = before.tokens if before is not None else 0
+        limit = min(limit, self._room - self.used + had)
+        if (before is not None and not before.cut) or limit < had + MIN_GROWTH:
+            return
+        if _tokens(one) <= limit:
+            placed: PlacedDocument | None = PlacedDocument(one.document, one.document.text, _tokens(one))
         else:
-            continue
-        left -= placed[-1].tokens
-    if capped is not None and left > 0:
-        placed[capped] = _extended(placed[capped], left, count, longest, begin)
-    return placed
+            placed = self._cut(one, limit) if self._failures < MAX_FAILURES else None
+            self._failures += placed is None
+        if placed is not None and placed.tokens > had:
+            self.placed[rank] = placed
+            self.used += placed.tokens - had
+
+    def _cut(self, one: RankedDocument, room: int) -> PlacedDocument | None:
+        """Its best passages that fit; None: not even a sentence does."""
+        document, ratio = one.document, CHARS_PER_TOKEN
+        frame = self._count([block(document, "")])[0]
+        if one.tokens:
+            ratio = len(document.text) / max(one.tokens - frame, 1)
+        size = int((min(self.passage, room) - frame) * ratio)
+        chosen: list[Span] = []
+        for begin, end in self._finder.spans(document.text, size) if size > 0 else ():
+            if frame + (len(joined(document.text, [*chosen, (begin, end)])) / ratio) > room and chosen:
+                break
+            chosen.append((begin, end))
+        while len(chosen) > 1:
+            text = joined(document.text, chosen)
+            if (tokens := self._count([block(document, text)])[0]) <= room:
+                return PlacedDocument(document, text, tokens)
+            chosen.pop()
+        if not chosen:
+            return None
+        only = document.text[slice(*chosen[0])]
+        text = cut_text(only, room, lambda texts: self._count([block(document, one) for one in texts]), self._longest)
+        return PlacedDocument(document, text, self._count([block(document, text)])[0]) if text else None
 
 
-def _extended(placed: PlacedDocument, more: int, count: Count, longest: int, begin: Begin) -> PlacedDocument:
-    """With more of its text, as far as there is room."""
-    room = placed.tokens + more
-    whole = placed.document.text
-    if len(whole) <= longest and (tokens := count([block(placed.document, whole)])[0]) <= room:
-        return PlacedDocument(placed.document, whole, tokens)
-    return cut_document(placed.document, room, count, longest, begin) or placed
-
-
-def cut_document(document: Document, room: int, count: Count, longest: int, begin: Begin) -> PlacedDocument | None:
-    """Its sentences from `begin` on; None: not even one fits."""
-    start = begin(document.text, room * CHARS_PER_TOKEN)
-    text = cut_text(document.text[start:], room, lambda texts: count([block(document, one) for one in texts]), longest)
-    return PlacedDocument(document, text, count([block(document, text)])[0]) if text else None
+def _tokens(one: RankedDocument) -> int:
+    return UNCOUNTED if one.tokens is None else one.tokens
 
 
 def cut_text(text: str, room: int, count: Count, longest: int) -> str:

@@ -121,8 +121,8 @@ class ContextFitter:
         frame = self.model.count([FRAME])[0]
         documents: list[PlacedDocument] = []
         if free:
-            begin = self.passages.start
-            documents = choose_documents(free, share - frame, self.model.count, self.model.longest_text, begin)
+            longest = self.model.longest_text
+            documents = choose_documents(free, share - frame, self.model.count, longest, self.passages)
         room -= sum(one.tokens for one in documents) + (frame if documents else 0)
         if fixed:
             return replace(least, documents=documents)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.flow.context import Document
-from penstock.gateway.context.texts import words
+from penstock.gateway.context.passages import SEARCHED, windows
+from penstock.gateway.context.terms import QueryTerms
+from penstock.gateway.context.texts import sentences
 from penstock.settings.context import Ranking
 
 RANKED_CHARACTERS = 4 << 20  # of all documents together: BM25 reads the beginning of each
 MIN_CHARACTERS = 1000  # of each, at least
+MAX_CHARACTERS = 1 << 19  # of each, at most: the library counts all terms of a document in one call
 TITLE_WEIGHT = 3  # a title counts as if it were there so often
-ENDINGS = ("ings", "ing", "ies", "ed", "es", "er", "e", "s", "y")
-MIN_STEM = 3  # letters
+DOCUMENT_WEIGHT = 0.5  # of the score of the whole document, beside that of its best passage
+PASSAGE = 240  # characters
+PASSAGE_CHARACTERS = 1 << 20  # of all documents whose passages are ranked
+PASSAGE_TITLE_WEIGHT = 2
+MAX_IN_PASSAGES = 64  # documents, the best ones as a whole
 
 Scores = list[float]
 ScoredDocuments = list[tuple[Document, float | None]]
@@ -47,44 +54,48 @@ def given_scores(documents: Sequence[Document]) -> Scores:
 
 
 def bm25_scores(query: str, documents: Sequence[Document]) -> Scores:
-    """Zero for documents without a word of the query."""
+    """Of each document's best passage, and half as much of the whole document. Zero for documents without a word of
+    the query."""
+    terms = QueryTerms(query)
+    share = min(max(RANKED_CHARACTERS // max(len(documents), 1), MIN_CHARACTERS), MAX_CHARACTERS)
+    titles = [[*terms.read(one.title)] if one.title else [] for one in documents]
+    whole = [
+        [*title * TITLE_WEIGHT, *terms.read(one.text[:share])] for title, one in zip(titles, documents, strict=True)
+    ]
+    scores = [DOCUMENT_WEIGHT * score for score in _bm25(terms.wanted, whole)]
+    best = [place for place in order(scores)[:MAX_IN_PASSAGES] if scores[place]]
+    share = min(share, SEARCHED, max(PASSAGE_CHARACTERS // max(len(best), 1), MIN_CHARACTERS))
+    passages = [_passage_terms(terms, titles[place], documents[place].text[:share]) for place in best]
+    found = iter(_bm25(terms.wanted, [one for own in passages for one in own]))
+    for place, own in zip(best, passages, strict=True):
+        scores[place] += max(islice(found, len(own)))
+    return [round(score, 4) for score in scores]
+
+
+def _passage_terms(terms: QueryTerms, title: list[str], text: str) -> list[list[str]]:
+    """Of each passage of a document, with those of its title."""
+    pieces = sentences(text) or [""]
+    read = [[*terms.read(piece)] for piece in pieces]
+    return [
+        [*title * PASSAGE_TITLE_WEIGHT, *chain.from_iterable(read[first:end])]
+        for first, end in windows([len(piece) for piece in pieces], PASSAGE)
+    ]
+
+
+def _bm25(wanted: Collection[str], texts: Sequence[list[str]]) -> Scores:
+    """Of each text, by the terms of its words."""
     import bm25s  # 0.2 s
 
-    share = max(RANKED_CHARACTERS // max(len(documents), 1), MIN_CHARACTERS)
-    terms = [_terms(f"{f'{one.title} ' * TITLE_WEIGHT if one.title else ''}{one.text[:share]}") for one in documents]
-    wanted = query_terms(query)
-    found = [place for place, own in enumerate(terms) if own]
-    scores = [0.0] * len(documents)
-    if not found or not wanted:
-        return scores
+    scores = [0.0] * len(texts)
     index: Any = bm25s.BM25(method="lucene")
-    index.index([terms[place] for place in found], show_progress=False)
-    known = [word for word in wanted if word in index.vocab_dict]
-    if known:
-        for place, score in zip(found, index.get_scores(known), strict=True):
-            scores[place] = round(float(score), 4)
+    filled = [place for place, own in enumerate(texts) if own]
+    if not filled:
+        return scores
+    index.index([texts[place] for place in filled], show_progress=False)
+    if known := [term for term in sorted(wanted) if term in index.vocab_dict]:
+        for place, score in zip(filled, index.get_scores(known), strict=True):
+            scores[place] = float(score)
     return scores
-
-
-def query_terms(query: str) -> list[str]:
-    """Its words without endings; words that say nothing are left out, unless there are no others."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
-
-    asked = [word for word in words(query[:RANKED_CHARACTERS]) if len(word) > 1]
-    return sorted({stem(word) for word in [one for one in asked if one not in STOPWORDS_EN_PLUS] or asked})
-
-
-def _terms(text: str) -> list[str]:
-    return [stem(word) for word in words(text)]
-
-
-def stem(word: str) -> str:
-    """Without the commonest English endings: "caches", "cached" and "caching" are one word."""
-    if len(word) > MIN_STEM and word.isascii():
-        for ending in ENDINGS:
-            if word.endswith(ending) and len(word) - len(ending) >= MIN_STEM:
-                return word[: -len(ending)]
-    return word
 
 
 def order(scores: Sequence[float]) -> list[int]:

@@ -66,7 +66,7 @@ def _documents(fitted: Fitted) -> Iterator[tuple[bool, ContextPart]]:
             tokens, given = 0, one.tokens
             action: Action = "dropped"
         elif found.cut:
-            why, action, tokens, given = f"{rank or 'in order'}, best passage", "cut", found.tokens, one.tokens
+            why, action, tokens, given = f"{rank or 'in order'}, best passages", "cut", found.tokens, one.tokens
         else:
             why, action, tokens, given = "pinned" if document.pinned else rank or "whole", "kept", found.tokens, None
         yield (

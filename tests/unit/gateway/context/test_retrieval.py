@@ -1,12 +1,14 @@
-"""A little RAG over the project's own documentation: which sections are left of all at a budget of 1,000 tokens.
+"""A little RAG over the documentation of this project: what is left of all sections at a budget of 1,000 tokens. A
+question is kept if a document that has its answer is; it is answered if the answer is in the text that is left of it.
 
-| questions | kept |
-|---|---|
-| `QUESTIONS`, with which the weight of titles and word endings were chosen | 35 of 36 |
-| `IN_TERMS`, written later, in the terms of the documentation | 45 of 45 |
-| `PARAPHRASED`, written later, in other words than the documentation: BM25 finds words, not meanings | 37 of 60 |
+| questions | kept | answered |
+|---|---|---|
+| `FIRST` and `IN_TERMS`, in the terms of the documentation | 81 of 81 | 79 |
+| `PARAPHRASED`, in other words: BM25 finds words, not meanings | 46 of 60 | 36 |
+| all | 127 of 141 | 115 |
 
-The share of a long document was chosen with every other question, 60 of 71 kept; of the rest it is 57 of 70.
+How a room is shared between documents was chosen with every other question: 62 of 71 kept and 55 answered; of the
+other 70 it is 65 and 60. The bounds below leave room for changes of the documentation.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from helpers.context_models import prompt_model
-from helpers.documentation_questions import IN_TERMS, PARAPHRASED
+from helpers.documentation_questions import FIRST, IN_TERMS, PARAPHRASED
 from penstock.flow import Request, SamplingParams
 from penstock.flow.context import Document
-from penstock.gateway.context import ranking
+from penstock.gateway.context.documents import PlacedDocument
 from penstock.gateway.context.fit import ContextFitter
 from penstock.gateway.context.prompt_model import PromptModel
 from penstock.gateway.context.ranking import bm25_scores, order
@@ -31,47 +33,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 FILES = (
     "BATCH", "CONTEXT", "DEPLOY", "OBSERVE", "PLANNER", "ROUTING", "SAFETY", "SERVER", "STRUCTURED", "TENANTS", "UI",
 )  # fmt: skip
-BUDGET, SHARE, PARAPHRASED_SHARE = 1000, 0.9, 0.55
-
-# The section that has the answer.
-QUESTIONS = {
-    "Which requests go first, those of a batch or those of clients that wait?": "BATCH#Priority",
-    "What happens to a batch when the server crashes or restarts?": "BATCH#Durability",
-    "Through which states does a batch go until it is completed?": "BATCH#From validating to completed",
-    "How can I watch the progress of a batch?": "BATCH#Watching",
-    "How do I run it as a systemd service?": "DEPLOY#The service",
-    "How do I configure nginx as a proxy in front?": "DEPLOY#The proxy",
-    "How do I scrape it with Prometheus and get a Grafana dashboard?": "DEPLOY#Monitoring",
-    "Why was my prompt not in the prefix cache?": "OBSERVE#Cache-miss explainer",
-    "What does the sampling lab show of the next token?": "OBSERVE#The sampling lab",
-    "How do I set SLO objectives and get alerts by webhook?": "OBSERVE#SLO objectives and alerts",
-    "Which Prometheus metrics are there?": "OBSERVE#Metrics",
-    "How do I export traces to OpenTelemetry, and logs as JSON?": "OBSERVE#Traces and logs",
-    "How is the memory of the KV cache per token computed?": "PLANNER#Memory",
-    "How does tensor parallelism over several devices change the plan?": "PLANNER#Several devices",
-    "What speedup does speculative decoding give by acceptance of drafts?": "PLANNER#Speculative decoding",
-    "How many replicas does a rate of requests need, and how long do they wait?": "PLANNER#Load",
-    "How accurate are the planner's predictions against measurements?": "PLANNER#Accuracy",
-    "What does the planner not model?": "PLANNER#Not modelled",
-    "How do I add an upstream with api_key_env?": "ROUTING#Upstreams",
-    "Which model takes over when another fails, and within which deadline?": "ROUTING#Fallback",
-    "How does model auto choose by size class?": "ROUTING#Routes",
-    "How do I serve several models with [[models]] in the config?": "SERVER#Several models",
-    "How do Claude Code and the Anthropic SDK connect to /v1/messages?": "SERVER#Anthropic Messages API",
-    "What is previous_response_id, and how long are responses stored?": "SERVER#OpenAI Responses API",
-    "Which routes of Ollama are there, and what does keep_alive do?": "SERVER#Ollama's API",
-    "Which Host headers are accepted against DNS rebinding?": "SERVER#Accepted hosts",
-    "How do I allow a web page of another origin (CORS)?": "SERVER#Cross-origin requests (CORS)",
-    "What happens when a client disconnects or reads slowly?": "SERVER#Disconnects and slow clients",
-    "What happens to requests when the engine process crashes or hangs?": "SERVER#Engine crashes and hangs",
-    "How does a shutdown drain running requests?": "SERVER#Shutdown",
-    "How do I force the output to match a regex on the command line?": "STRUCTURED#In Python and on the command line",
-    "Which finish_reason is dead_end?": "STRUCTURED#Finish reasons",
-    "Which EBNF or GBNF grammars are supported?": "STRUCTURED#EBNF",
-    "How are reasoning and the thinking budget handled?": "STRUCTURED#Reasoning",
-    "What limits are there on the compilation of constraints?": "STRUCTURED#Compilation limits",
-    "How do I build the web interface?": "UI#Building it",
-}
+BUDGET = 1000
 
 
 @cache
@@ -90,9 +52,6 @@ def sections() -> list[Document]:
     return found
 
 
-cached_terms = cache(ranking._terms)
-
-
 @cache
 def token_count(text: str) -> int:
     (tokens,) = PromptModel.count(prompt_model("smollm2"), [text])
@@ -101,13 +60,13 @@ def token_count(text: str) -> int:
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same texts are read for each question: their words and tokens are found once."""
-    monkeypatch.setattr(ranking, "_terms", cached_terms)
+    """The same texts are read for each question: their tokens are counted once."""
     monkeypatch.setattr(prompt_model("smollm2"), "count", lambda texts: [token_count(text) for text in texts])
 
 
-def kept_documents(question: str, documents: list[Document]) -> list[str]:
-    settings = ContextSettings(budget=ContextBudget(documents=BUDGET))
+@cache
+def kept_documents(question: str) -> list[PlacedDocument]:
+    settings, documents = ContextSettings(budget=ContextBudget(documents=BUDGET)), sections()
     scores = bm25_scores(question, documents)
     request = Request(
         id="r",
@@ -119,25 +78,40 @@ def kept_documents(question: str, documents: list[Document]) -> list[str]:
     ranked = [(documents[place], scores[place]) for place in order(scores)]
     made = ContextFitter(request, settings, prompt_model("smollm2"), ranked, cuts=True).fit()
     assert sum(one.tokens for one in made.draft.documents) <= BUDGET
-    return [one.document.id for one in made.draft.documents]
+    return list(made.draft.documents)
+
+
+def has(text: str, phrases: tuple[str, ...]) -> bool:
+    plain = " ".join(text.split())
+    return any(phrase in plain for phrase in phrases)
 
 
 @pytest.mark.parametrize(
-    ("questions", "share"),
+    ("questions", "kept", "answered"),
     [
-        ({question: (name,) for question, name in QUESTIONS.items()}, SHARE),
-        (IN_TERMS, SHARE),
-        (PARAPHRASED, PARAPHRASED_SHARE),
+        ({**FIRST, **IN_TERMS}, 0.95, 0.9),
+        (PARAPHRASED, 0.72, 0.55),
+        ({**FIRST, **IN_TERMS, **PARAPHRASED}, 0.88, 0.78),
     ],
-    ids=["tuned", "in-terms", "paraphrased"],
+    ids=["in-terms", "paraphrased", "all"],
 )
-def test_the_right_section_is_kept(questions: dict[str, tuple[str, ...]], share: float) -> None:
-    documents = sections()
-    assert {name for names in questions.values() for name in names} <= {document.id for document in documents}
-    missed = [
-        question
-        for question, names in questions.items()
-        if not set(names).intersection(kept_documents(question, documents))
-    ]
-    assert len(questions) >= 30
-    assert len(missed) <= (1 - share) * len(questions), missed
+def test_a_document_with_the_answer_is_kept(
+    questions: dict[str, tuple[str, ...]], kept: float, answered: float
+) -> None:
+    dropped, unanswered = [], []
+    for question, phrases in questions.items():
+        placed = kept_documents(question)
+        if not any(has(one.document.text, phrases) for one in placed):
+            dropped.append(question)
+        if not any(has(one.text, phrases) for one in placed):
+            unanswered.append(question)
+    assert len(questions) >= 60
+    assert len(dropped) <= (1 - kept) * len(questions), dropped
+    assert len(unanswered) <= (1 - answered) * len(questions), unanswered
+
+
+@pytest.mark.parametrize("questions", [FIRST, IN_TERMS, PARAPHRASED], ids=["first", "in-terms", "paraphrased"])
+def test_every_answer_is_in_the_documentation(questions: dict[str, tuple[str, ...]]) -> None:
+    texts = [" ".join(document.text.split()) for document in sections()]
+    phrases = {phrase for answers in questions.values() for phrase in answers}
+    assert [phrase for phrase in sorted(phrases) if not any(phrase in text for text in texts)] == []
