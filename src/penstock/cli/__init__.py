@@ -26,6 +26,7 @@ GROUPS = {
         "show": "Show what is known of a model.",
         "rm": "Remove a pulled model.",
         "quantize": "Write a quantized copy of a model.",
+        "merge": "Write a model with a LoRA adapter merged into it.",
     },
     "Servers": {
         "serve": "Serve models over HTTP: OpenAI, Anthropic and Ollama APIs.",
@@ -34,6 +35,7 @@ GROUPS = {
         "stop": "Unload a model of a running server.",
         "sleep": "Release the memory of a running server's model.",
         "wake": "Wake a model of a running server that sleeps.",
+        "adapters": "List, add and remove LoRA adapters of a running server.",
         "bench": "Load-test an OpenAI-compatible server.",
         "usage": "Show tokens and cost of a running server's requests.",
     },

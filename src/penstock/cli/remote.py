@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import secrets
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_S = 10.0
+COPY_BYTES = 1 << 18
 
 
 class ServerSilent(PenstockError):
@@ -50,6 +53,34 @@ class Remote:
     def post(self, path: str, body: Any, timeout_s: float | None = None) -> Any:
         return self._decode(path, self._ask(path, msgspec.json.encode(body), timeout_s))
 
+    def delete(self, path: str, timeout_s: float | None = None) -> Any:
+        return self._decode(path, self._ask(path, None, timeout_s, method="DELETE"))
+
+    def upload(self, path: str, fields: Mapping[str, str], files: Mapping[str, Path], timeout_s: float) -> Any:
+        """A multipart form. Files are sent as they are read."""
+        boundary = secrets.token_hex(16)
+        part = f'--{boundary}\r\ncontent-disposition: form-data; name="{{}}"'
+        heads = [f"{part.format(name)}\r\n\r\n{value}\r\n".encode() for name, value in fields.items()]
+        begins = {name: f'{part.format(name)}; filename="{name}"\r\n\r\n'.encode() for name in files}
+        end = f"--{boundary}--\r\n".encode()
+        sizes = [len(begins[name]) + file.stat().st_size + 2 for name, file in files.items()]
+        headers = {
+            "content-type": f"multipart/form-data; boundary={boundary}",
+            "content-length": str(sum(map(len, heads)) + sum(sizes) + len(end)),
+        }
+
+        def body() -> Iterator[bytes]:
+            yield from heads
+            for name, file in files.items():
+                yield begins[name]
+                with file.open("rb") as opened:
+                    while block := opened.read(COPY_BYTES):
+                        yield block
+                yield b"\r\n"
+            yield end
+
+        return self._decode(path, self._ask(path, body(), timeout_s, headers=headers))
+
     def text(self, path: str) -> str:
         return self._ask(path, None).decode()
 
@@ -78,17 +109,31 @@ class Remote:
                 elif field == "data":
                     yield name, self._decode(path, value.encode())
 
-    def _ask(self, path: str, body: bytes | None, timeout_s: float | None = None) -> bytes:
-        with self._open_answer(path, body, timeout_s) as answer:
+    def _ask(
+        self,
+        path: str,
+        body: bytes | Iterator[bytes] | None,
+        timeout_s: float | None = None,
+        *,
+        method: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        with self._open_answer(path, body, timeout_s, method, headers) as answer:
             return bytes(answer.read())
 
     @contextmanager
     def _open_answer(
-        self, path: str, body: bytes | None, timeout_s: float | None = None
+        self,
+        path: str,
+        body: bytes | Iterator[bytes] | None,
+        timeout_s: float | None = None,
+        method: str | None = None,
+        more_headers: Mapping[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         timeout_s = timeout_s or TIMEOUT_S
-        headers = {**self.headers, **({"content-type": "application/json"} if body is not None else {})}
-        request = urllib.request.Request(self.url + path, data=body, headers=headers)  # noqa: S310
+        kind = {"content-type": "application/json"} if body is not None else {}
+        headers = {**self.headers, **kind, **(more_headers or {})}
+        request = urllib.request.Request(self.url + path, data=body, headers=headers, method=method)  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
                 yield answer

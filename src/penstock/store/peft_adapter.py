@@ -95,6 +95,8 @@ def read_peft(folder: Path) -> PeftParts:
     entries = read_header(weights, max_header_bytes=MAX_HEADER_BYTES)
     alpha, rslora = config.number("lora_alpha"), config.flag("use_rslora", False)
     low_ranks, tables = _low_ranks(entries, config, _Scaling(config, alpha, rslora), weights)
+    if config.raw("ensure_weight_tying") and any(one.layer is None for one in low_ranks):
+        raise config.invalid("ensure_weight_tying", "is set: head and embedding have adapters of their own here")
     return PeftParts(raw, alpha, rslora, str(config.raw("base_model_name_or_path") or ""), low_ranks, tables)
 
 

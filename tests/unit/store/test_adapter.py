@@ -85,6 +85,13 @@ def test_head_and_embedding(tmp_path: Path) -> None:
     assert files.spec.modules == ("head", "embed")
 
 
+def test_tied_adapters_of_head_and_embedding_are_refused(tmp_path: Path) -> None:
+    options = {"ensure_weight_tying": True}
+    check_adapter(open_adapter(write_adapter(tmp_path / "a", SPEC, modules=("q_proj",), **options)).spec, SPEC)
+    with pytest.raises(ModelInvalid, match="ensure_weight_tying is set"):
+        open_adapter(write_adapter(tmp_path / "b", SPEC, modules=("lm_head",), **options))
+
+
 def test_tables_of_the_base_that_peft_saves_must_have_its_size(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "a", SPEC, modules=("q_proj",))
     table = {"base_model.model.model.embed_tokens.base_layer.weight": np.zeros((100, 64), np.float32)}
