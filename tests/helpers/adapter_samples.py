@@ -92,7 +92,8 @@ def convert_adapter(folder: Path, path: Path, spec: ModelSpec) -> Path:
 def peft_model(base: Path, adapter: Path) -> Any:
     """transformers' model from `base` with the adapter on it, in float32, by PEFT."""
     import peft
-    from tests.helpers.tiny_models import oracle
+
+    from helpers.tiny_models import oracle
 
     return peft.PeftModel.from_pretrained(oracle(base), str(adapter)).eval()
 

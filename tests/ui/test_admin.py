@@ -9,9 +9,11 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from helpers.adapter_samples import write_adapter
 from helpers.browser import CLIPPED, PageErrors, violations
 from helpers.midnight import keep_off_midnight
 from helpers.server_process import PATIENCE_S, Server
+from penstock.store.resolve import resolve
 
 USER, ADMIN = "user-key", "admin-key"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -20,7 +22,9 @@ REFUSED = ("401 (Unauthorized)", "403 (Forbidden)")
 
 @pytest.fixture(scope="module")
 def gateway(chromium: str, tiny: Path, closed_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    file = tmp_path_factory.mktemp("gateway") / "penstock.toml"
+    folder = tmp_path_factory.mktemp("gateway")
+    file = folder / "penstock.toml"
+    write_adapter(folder / "style", resolve(str(tiny)).spec)
     file.write_text(
         f"""
         [serve]
@@ -39,6 +43,7 @@ def gateway(chromium: str, tiny: Path, closed_port: int, tmp_path_factory: pytes
         kv_memory = "20MB"
         replicas = 2
         price = {{ input = 0.1, output = 0.4 }}
+        adapters = ["style={folder}/style", "tone={folder}/style"]
 
         [[models]]
         name = "far"
@@ -138,6 +143,21 @@ def test_an_admin_key_in_the_tabs_storage_moves_to_memory(enter: Callable[..., P
     expect(page.locator("tr[data-deployment='near/1']")).to_be_visible()
     page.wait_for_selector("[data-state=live]", state="attached")
     assert not [text for text in stored(page) if ADMIN in text]
+
+
+def test_adapters_are_listed_with_their_base(enter: Callable[..., Page], gateway: Server) -> None:
+    page = enter("models", key=ADMIN)
+    table = page.get_by_role("table", name="Adapters of near")
+    expect(table.locator("tbody tr")).to_have_count(2)
+    row = table.locator("tr[data-adapter=style]")
+    expect(row).to_contain_text("disk")  # no engine has needed it so far
+    expect(page.locator(".card.model")).to_have_count(3)  # near, far and the route: an adapter has no card of its own
+    table.get_by_role("button", name="Remove near@tone").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(table.locator("tbody tr")).to_have_count(1)
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    listed = httpx.get(f"{gateway.url}/v1/models", headers=headers, timeout=PATIENCE_S).json()["data"]
+    assert [one["id"] for one in listed if one["parent"] == "near"] == ["near@style"]
 
 
 def test_models_sleep_wake_come_and_go(enter: Callable[..., Page], watched: PageErrors, tiny: Path) -> None:

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.helpers.adapter_samples import convert_adapter, write_adapter
-from tests.helpers.model_specs import small_spec
-from tests.unit.deployment.test_registry_adapters import Base
 
+from helpers.adapter_samples import convert_adapter, write_adapter
+from helpers.base_model import Base
+from helpers.model_specs import small_spec
 from penstock.deployment.adapter_model import AdapterModel
 from penstock.deployment.adapter_store import AdapterStore
 from penstock.deployment.adapters import AdapterManager, adapter_entry

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from tests.helpers.adapter_samples import write_adapter
-from tests.helpers.model_specs import small_spec
 
+from helpers.adapter_samples import write_adapter
+from helpers.base_model import Base
+from helpers.model_specs import small_spec
 from penstock.deployment.adapter_model import AdapterModel
-from penstock.deployment.local_model import LocalModel
-from penstock.deployment.protocol import ModelCard, Price, State
+from penstock.deployment.protocol import ModelCard, Price
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import InvalidRequest, ModelNotFound
 from penstock.store.adapter import open_adapter
 from penstock.store.adapter_spec import AdapterFiles
-
-
-class Base(LocalModel):
-    def __init__(self, name: str, **fields: Any) -> None:
-        self.card = ModelCard(name=name, context=128, price=Price(input=1.0), **fields)
-        self.replicas = cast(Any, SimpleNamespace(state=State.READY, replicas=[], open=0))
-        self.files = cast(Any, SimpleNamespace(spec=small_spec(), sampling={}))
-        self.pipeline = self.tokenizer = cast(Any, None)
 
 
 @pytest.fixture

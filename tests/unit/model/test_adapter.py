@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers import tiny_models
-from tests.helpers.adapter_samples import convert_adapter, linear_modules, peft_model, write_adapter
-from tests.helpers.model_specs import small_spec
 
+from helpers import tiny_models
+from helpers.adapter_samples import convert_adapter, linear_modules, peft_model, write_adapter
+from helpers.model_specs import small_spec
 from penstock.errors import ModelInvalid, ModelNotFound
 from penstock.model.weights.adapter import read_adapter
 from penstock.store.adapter import check_adapter, open_adapter

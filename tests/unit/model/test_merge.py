@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tests.helpers import tiny_gguf, tiny_models
-from tests.helpers.adapter_samples import convert_adapter, linear_modules, peft_model, write_adapter
 
+from helpers import tiny_gguf, tiny_models
+from helpers.adapter_samples import convert_adapter, linear_modules, peft_model, write_adapter
 from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.model.merge import merge
 from penstock.store.adapter import open_adapter

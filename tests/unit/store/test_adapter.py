@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.helpers.adapter_samples import LINEAR, convert_adapter, write_adapter
-from tests.helpers.model_specs import small_spec
 
+from helpers.adapter_samples import LINEAR, convert_adapter, write_adapter
+from helpers.model_specs import small_spec
 from penstock.errors import ModelInvalid, ModelNotFound, PenstockError, WeightsMismatch
 from penstock.store.adapter import check_adapter, open_adapter
 

@@ -247,6 +247,8 @@ export interface StepWindow {
 export interface SequenceInWindow {
   request: number;
   id: string;
+  /** LoRA adapter of its rows; null: the base model. */
+  adapter: string | null;
   prompt_tokens: number;
   queued_at: number | null;
   admitted_at: number | null;

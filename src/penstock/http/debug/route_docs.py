@@ -234,7 +234,7 @@ STEPS = DebugRoute(
         "steps": "Lists with an entry for each column.",
         "rows": "Lists with an entry for each sequence in each column.",
         "marks": "Where sequences were let in, sent back, or ended.",
-        "sequences": "Whose they are.",
+        "sequences": "Whose they are, and which LoRA adapter each has.",
     },
     parameters=(
         _integer(name="last", description="So many of the newest, up to `to`. Default: 400.", bounds=(1, 10**6)),

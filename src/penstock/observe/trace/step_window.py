@@ -49,6 +49,7 @@ def columns_of(
     rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": [], "drafted": [], "accepted": []}
     marks: list[dict[str, Any]] = []
     seen: set[int] = set()
+    adapters: dict[int, str] = {}
     for column, group in enumerate(groups if rows_too else ()):
         tokens: dict[int, int] = {}
         decodes: dict[int, bool] = {}
@@ -61,6 +62,7 @@ def columns_of(
                 decodes[number] = decodes.get(number, True) and bool(word & DECODE)
                 before, found = drafts.get(number, (0, 0)), drafts_of(word)
                 drafts[number] = (before[0] + found[0], before[1] + found[1])
+            adapters.update((number, name) for number, name in zip(step.numbers, step.adapters, strict=False) if name)
             marks += [mark for mark in _marks(journal, column, step) if journal.owns(tenant, mark["seq"])]
         seen.update(tokens)
         rows["column"] += [column] * len(tokens)
@@ -82,7 +84,7 @@ def columns_of(
         "steps": _columns(journal, groups),
         "rows": rows,
         "marks": marks,
-        "sequences": _sequences(journal, seen),
+        "sequences": _sequences(journal, seen, adapters),
     }
 
 
@@ -139,7 +141,8 @@ def _waiting_sequences(journal: Journal, begin: float, tenant: str, source: Sour
     ]
 
 
-def _sequences(journal: Journal, numbers: set[int]) -> dict[int, dict[str, Any]]:
+def _sequences(journal: Journal, numbers: set[int], adapters: dict[int, str]) -> dict[int, dict[str, Any]]:
+    """`adapters`: of the rows, as the engine recorded them. A sequence that still waits has its request's."""
     at = journal.at
     shown = {}
     for number in sorted(numbers):
@@ -151,6 +154,7 @@ def _sequences(journal: Journal, numbers: set[int]) -> dict[int, dict[str, Any]]
             "request": request.number,
             "id": request.id,
             "kind": request.kind,
+            "adapter": adapters.get(number) or request.adapter or None,
             "prompt_tokens": sequence.prompt_tokens,
             "queued_at": at(sequence.queued),
             "admitted_at": at(sequence.admitted),

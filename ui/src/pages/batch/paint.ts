@@ -17,6 +17,13 @@ export function rowHeight(lanes: number, room: number): number {
   return ROWS.find((high) => lanes * high <= room) ?? ROWS.at(-1)!;
 }
 
+/** The same for the same name, in both themes. */
+export function adapterColour(name: string): string {
+  let hash = 7;
+  for (const character of name) hash = (hash * 31 + character.codePointAt(0)!) % 3600;
+  return `hsl(${(hash * 137) % 360} 60% 50%)`;
+}
+
 export interface Pointed {
   step: number;
   lane: Lane | null;
@@ -147,6 +154,10 @@ function row(
   context.font = font(13, on ? 600 : 400);
   context.textAlign = "left";
   context.fillText(lane.about ? `#${lane.about.request}` : `seq ${lane.seq}`, 0, top + tall / 2, LEFT - 8);
+  if (lane.about?.adapter) {
+    context.fillStyle = adapterColour(lane.about.adapter);
+    context.fillRect(LEFT - 8, top + 2, 4, tall - 4);
+  }
   context.save();
   context.beginPath();
   context.rect(LEFT, top, width - LEFT, tall);

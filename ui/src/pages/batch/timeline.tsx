@@ -14,7 +14,7 @@ import { Tip, TipRows } from "../../parts/tip";
 import { stepAxis, timeAxis } from "./axis";
 import { DECODE, type Lane, Timeline } from "./model";
 import { Overview } from "./overview";
-import { LEFT, paint, type Pointed, rowHeight, TOP } from "./paint";
+import { adapterColour, LEFT, paint, type Pointed, rowHeight, TOP } from "./paint";
 
 const WIDEST = 2000; // steps in view; the overview below shows all recorded steps
 const FIRST_SPAN = 200;
@@ -36,6 +36,7 @@ export function TimelineCard() {
   const [hover, setHover] = useState<{ x: number; y: number; at: Pointed } | null>(null);
   const wanted = useRef(0);
   const [byTime, setByTime] = useState(false);
+  const [adapters, setAdapters] = useState(""); // LoRA adapters of rows in view, one per line
   const axis = (width: number) => (byTime ? timeAxis : stepAxis)(view, model.current, LEFT, width);
 
   const { ref, redraw } = useCanvas((context, width, height) => {
@@ -45,6 +46,7 @@ export function TimelineCard() {
     const whole = TOP + lanes.current.length * row.current + 8;
     if (sizer.current) sizer.current.style.height = `${whole}px`;
     if (box && following.current && pinned.current) box.scrollTop = whole;
+    setAdapters([...new Set(lanes.current.flatMap((lane) => lane.about?.adapter ?? []))].sort().join("\n"));
     paint(context, width, height, model.current, view, axis(width), lanes.current, box?.scrollTop ?? 0, row.current, hover?.at ?? null);
   });
 
@@ -202,6 +204,7 @@ export function TimelineCard() {
             ["accent", "Step time"],
           ]}
         />
+        {adapters && <AdapterLegend names={adapters.split("\n")} />}
         <Overview
           kept={kept}
           view={view}
@@ -218,6 +221,23 @@ export function TimelineCard() {
       </div>
       {hover && <Pointer hover={hover} model={model.current} />}
     </Card>
+  );
+}
+
+const NAMED = 12; // adapters in the legend
+
+/** Which colour beside a row stands for which LoRA adapter; rows without one have the base model alone. */
+function AdapterLegend({ names }: { names: string[] }) {
+  return (
+    <ul class="legend" aria-label="Adapters of rows">
+      {names.slice(0, NAMED).map((name) => (
+        <li key={name}>
+          <i style={{ background: adapterColour(name) }} />
+          {name}
+        </li>
+      ))}
+      {names.length > NAMED && <li>and {count(names.length - NAMED)} more</li>}
+    </ul>
   );
 }
 
@@ -243,6 +263,7 @@ function Pointer({ hover: { x, y, at }, model }: { hover: { x: number; y: number
             ? "preempted"
             : "–";
     rows.push([`request #${lane.about?.request ?? "?"}`, doing]);
+    if (lane.about?.adapter) rows.push(["adapter", lane.about.adapter]);
     if (lane.about) rows.push(["click", "opens the request"]);
   }
   const steps = model.stride > 1 ? `Steps #${column.number}–${column.number + model.stride - 1}` : `Step #${column.number}`;

@@ -28,7 +28,7 @@ export interface Model {
   capabilities: string[];
   aliases: string[];
   price: { input: number; output: number; cached_input: number | null } | null;
-  kind: "local" | "upstream" | "route";
+  kind: "local" | "adapter" | "upstream" | "route";
   region: string | null;
   pinned: boolean;
   expires_s: number | null;
@@ -38,6 +38,23 @@ export interface Model {
   scaling: { replicas: number; min_replicas: number; max_replicas: number; demand: number } | null;
   deployments: Deployment[];
 }
+
+/** A LoRA adapter, from /admin/adapters. */
+export interface Adapter {
+  id: string;
+  name: string;
+  model: string;
+  version: string;
+  rank: number;
+  modules: string[];
+  bytes: number;
+  price: Model["price"];
+  open: number;
+  residency: { replica: number; state: string; bytes: number; hits: number; loads: number; in_use: number }[];
+}
+
+export const listAdapters = async (signal: AbortSignal): Promise<Adapter[]> =>
+  (await adminJson<{ data: Adapter[] }>("/admin/adapters", { signal })).data;
 
 export const listModels = async (signal: AbortSignal): Promise<Model[]> =>
   (await adminJson<{ data: Model[] }>("/admin/models", { signal })).data;

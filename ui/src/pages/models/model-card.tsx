@@ -2,7 +2,8 @@ import { count, bytes, percent, seconds } from "../../lib/format";
 import { CIRCUITS, POLICIES, STATES, stateTone } from "../../lib/labels";
 import { Badge, Button, Card, Problem, Table } from "../../parts/basics";
 import type { IconName } from "../../parts/icons";
-import { ACTIONS, type Action, type Deployment, type Model } from "./api";
+import { Adapters } from "./adapters";
+import { ACTIONS, type Action, type Adapter, type Deployment, type Model } from "./api";
 
 const ICONS: Record<Action, IconName> = { load: "play", unload: "stop", sleep: "moon", wake: "sun", remove: "trash" };
 
@@ -19,16 +20,20 @@ function actionsOf(model: Model, last: boolean): Action[] {
 
 export function ModelCard({
   model,
+  adapters,
   busy,
   problem,
   last,
   onAction,
+  onRemoveAdapter,
 }: {
   model: Model;
+  adapters: Adapter[];
   busy: Action | undefined;
   problem: string;
   last: boolean;
   onAction: (action: Action) => void;
+  onRemoveAdapter: (name: string) => void;
 }) {
   return (
     <Card
@@ -63,6 +68,7 @@ export function ModelCard({
       {problem && <Problem message={problem} />}
       <Facts model={model} />
       {model.deployments.length > 0 && <Deployments model={model} />}
+      {adapters.length > 0 && <Adapters model={model} adapters={adapters} onRemove={onRemoveAdapter} />}
     </Card>
   );
 }

@@ -8,18 +8,23 @@ import { AdminPage } from "../../parts/admin";
 import { Button, Problem } from "../../parts/basics";
 import { Confirm } from "../../parts/dialog";
 import { AddDialog } from "./add-dialog";
-import { type Action, type Model, act, addModel, listModels } from "./api";
+import { type Action, type Adapter, type Model, act, addModel, listAdapters, listModels } from "./api";
 import { ModelCard } from "./model-card";
 
 export function Models() {
   const models = useSignal<Model[] | null>(null);
+  const adapters = useSignal<Adapter[]>([]);
   const problem = useSignal("");
   const failed = useSignal<{ name: string; message: string } | null>(null);
   const busy = useSignal<Partial<Record<string, Action>>>({});
   const adding = useSignal(false);
   const removing = useSignal<string | null>(null);
   const reload = useAdminPolling(
-    async (signal) => void (models.value = await listModels(signal)),
+    async (signal) => {
+      const [all, loras] = await Promise.all([listModels(signal), listAdapters(signal)]);
+      models.value = all;
+      adapters.value = loras;
+    },
     (message) => (problem.value = message),
     2000,
   );
@@ -40,6 +45,7 @@ export function Models() {
     else void run(action, name).catch((error: unknown) => (failed.value = { name, message: errorMessage(error) }));
   };
   const removed = removing.value;
+  const served = (models.value ?? []).filter(({ kind }) => kind !== "adapter"); // those are in the card of their base
   return (
     <AdminPage
       title="Models"
@@ -53,13 +59,15 @@ export function Models() {
     >
       <div class="stack">
         {problem.value && <Problem message={problem.value} onRetry={() => void reload()} />}
-        {models.value?.map((model) => (
+        {served.map((model) => (
           <ModelCard
             key={model.id}
             model={model}
+            adapters={adapters.value.filter((one) => one.model === model.id)}
+            onRemoveAdapter={(name) => onAction("remove", name)}
             busy={busy.value[model.id]}
             problem={failed.value?.name === model.id ? failed.value.message : ""}
-            last={models.value?.length === 1}
+            last={served.length === 1}
             onAction={(action) => onAction(action, model.id)}
           />
         ))}
