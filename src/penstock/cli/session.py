@@ -63,17 +63,18 @@ class LoadedModel:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
-        self.name = llm.model.name
+        self._adapter = next(iter(llm.adapters), None)
+        self.name = llm.model.name if self._adapter is None else f"{llm.model.name}@{self._adapter}"
         self.can_chat = llm.pipeline.template is not None
         self.recommended = llm.defaults
         self.max_tokens = llm.model.max_tokens
 
     def stream(self, prompt: Prompt, params: SamplingParams) -> Iterator[Chunk]:
-        return self._llm.stream(prompt, params)
+        return self._llm.stream(prompt, params, adapter=self._adapter)
 
     def complete(self, prompt: Prompt, params: SamplingParams) -> tuple[list[str], dict[str, Any]]:
-        llm = self._llm
-        result = llm.chat(prompt, params) if isinstance(prompt, list) else llm.generate(prompt, params)
+        ask = self._llm.chat if isinstance(prompt, list) else self._llm.generate
+        result = ask(prompt, params, adapter=self._adapter)  # type: ignore[arg-type]
         return [choice.text for choice in result.choices], _report(result)
 
 
@@ -104,6 +105,8 @@ def open_model(values: dict[str, Any], constraint: Constraint | None = None) -> 
     coming request."""
     server, local, key = (values.pop(name) for name in ("server", "local", "api_key"))
     settings = {name: value for name, value in given_settings(values).items() if value is not None}
+    if len(settings.get("adapters", ())) > 1:
+        raise InvalidRequest("one adapter at a time can answer here: give --adapter once", param="adapters")
     name = settings.pop("model", None) or os.environ.get(f"{ENV_PREFIX}MODEL")
     if server is not None:
         if local or settings:
