@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import ollama
 import openai
 import pytest
 from click.testing import CliRunner
@@ -82,7 +81,7 @@ def error(answer: httpx.Response) -> dict[str, Any]:
     return found
 
 
-def test_adapters_are_models_with_a_parent(http: httpx.Client, server: Server) -> None:
+def test_adapters_are_models_with_a_parent(http: httpx.Client) -> None:
     listed = {one["id"]: one for one in http.get("/v1/models").json()["data"]}
     assert list(listed) == ["base", "base@style", "base@tone"]
     style = listed["base@style"]
@@ -90,14 +89,70 @@ def test_adapters_are_models_with_a_parent(http: httpx.Client, server: Server) -
     assert (style["price"]["input"], listed["base@tone"]["price"]["input"]) == (10.0, 1.0)
     assert style["max_model_len"] == listed["base"]["max_model_len"]
     assert http.get("/v1/models/fancy").json()["id"] == "base@style"
-    client = ollama.Client(host=server.url, headers={"authorization": f"Bearer {ADMIN}"})
-    tags = {one.model: one for one in client.list().models}
+    tags = {one["model"]: one for one in http.get("/api/tags").json()["models"]}
     assert list(tags) == ["base:latest", "base@style:latest", "base@tone:latest"]
-    assert tags["base@style:latest"].details.parent_model == "base"
-    assert tags["base@style:latest"].digest != tags["base@tone:latest"].digest
+    assert tags["base@style:latest"]["details"]["parent_model"] == "base"
+    assert tags["base@style:latest"]["digest"] != tags["base@tone:latest"]["digest"]
     kinds = {one["id"]: one["kind"] for one in http.get("/admin/models").json()["data"]}
     assert kinds == {"base": "local", "base@style": "adapter", "base@tone": "adapter"}
-    assert http.post("/tokenize", json={"model": "style", "prompt": "once"}).json()["count"] == 2
+    counted = [http.post("/tokenize", json={"model": name, "prompt": "once"}).json() for name in ("style", "base")]
+    assert counted[0] == counted[1]
+
+
+def test_answers_are_the_adapters_own_and_charged_at_its_price(http: httpx.Client, server: Server) -> None:
+    answers = {name: complete(http, name).json() for name in ("base", "base@style", "base@tone", "fancy")}
+    texts = {name: answer["choices"][0]["text"] for name, answer in answers.items()}
+    assert len({texts["base"], texts["base@style"], texts["base@tone"]}) == 3
+    assert texts["fancy"] == texts["base@style"]
+    assert [answer["model"] for answer in answers.values()] == ["base", "base@style", "base@tone", "base@style"]
+    costs = {name: answer["usage"]["cost_usd"] for name, answer in answers.items()}
+    assert costs["base@style"] == pytest.approx(10 * costs["base"])
+    assert costs["base@tone"] == costs["base"]
+    usage = http.get("/usage", params={"by": "model"}).json()["data"]
+    assert {"base", "base@style", "base@tone"} <= {one["model"] for one in usage}
+    listed = {one["name"]: one for one in http.get("/admin/adapters").json()["data"]}
+    (known,) = listed["style"]["residency"]
+    assert (known["state"], known["loads"], known["in_use"]) == ("resident", 1, 0)
+    text = http.get("/metrics").text
+    assert 'penstock_requests_total{finish="length",model="base@style",replica="0"} 2.0' in text
+    shown = http.get("/observe/requests", params={"limit": 4}).json()["requests"]
+    assert {one["model"] for one in shown} >= {"base", "base@style", "base@tone"}
+    rows = http.get("/observe/steps", params={"model": "base"}).json()["sequences"].values()
+    assert {one["adapter"] for one in rows} >= {None, "style", "tone"}
+
+
+def test_unloading_waits_for_running_requests(http: httpx.Client) -> None:
+    load = {"lora_name": "late", "lora_path": "late"}
+    assert http.post("/v1/load_lora_adapter", json=load).status_code == 200
+    body = {"model": "late", "prompt": "once", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    with http.stream("POST", "/v1/completions", json=body) as running:
+        lines = running.iter_lines()
+        assert next(lines).startswith("data:")
+        busy = http.delete("/admin/adapters/late", params={"timeout_s": 0})
+        assert (busy.status_code, error(busy)["code"]) == (504, "adapter_busy")
+        assert complete(http, "base@late").status_code == 404
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert http.post("/v1/load_lora_adapter", json=load).status_code == 200
+    assert complete(http, "late").status_code == 200
+    assert http.delete("/admin/adapters/late").status_code == 200
+
+
+def test_files_that_are_deleted_or_change_are_an_error_of_their_requests(
+    http: httpx.Client, folder: Path, tiny: Path
+) -> None:
+    """Sequences that run with an adapter go on: it is in memory."""
+    spec = resolve(str(tiny)).spec
+    for name, seed in (("gone", 7), ("changed", 8)):
+        write_adapter(folder / "allowed" / name, spec, seed=seed)
+        assert http.post("/admin/adapters", json={"name": name, "source": name}).status_code == 200
+    (folder / "allowed" / "gone" / "adapter_model.safetensors").unlink()
+    write_adapter(folder / "allowed" / "changed", spec, seed=9)
+    for name, message in (("gone", "adapter_model.safetensors"), ("changed", "has changed on disk")):
+        answer = complete(http, name)
+        assert answer.status_code in (404, 422), answer.text
+        assert message in error(answer)["message"]
+        assert http.delete(f"/admin/adapters/{name}").status_code == 200
+    assert complete(http, "style").status_code == 200
 
 
 def test_an_unknown_adapter_is_a_404_that_lists_those_there_are(http: httpx.Client) -> None:
@@ -109,11 +164,12 @@ def test_an_unknown_adapter_is_a_404_that_lists_those_there_are(http: httpx.Clie
 
 def test_a_key_sees_and_uses_only_its_adapters(http: httpx.Client, server: Server) -> None:
     made = http.post("/admin/keys", json={"tenant": "t", "models": ["base@tone"]}).json()
-    own = openai.OpenAI(base_url=server.api, api_key=made["key"], max_retries=0)
-    assert [model.id for model in own.models.list()] == ["base@tone"]
-    for hidden in ("base", "base@style", "style"):
-        with pytest.raises(openai.NotFoundError):
-            own.completions.create(model=hidden, prompt="once", max_tokens=1)
+    with openai.OpenAI(base_url=server.api, api_key=made["key"], max_retries=0) as own:
+        assert [model.id for model in own.models.list()] == ["base@tone"]
+        assert own.completions.create(model="tone", prompt="once", max_tokens=1).model == "base@tone"
+        for hidden in ("base", "base@style", "style"):
+            with pytest.raises(openai.NotFoundError):
+                own.completions.create(model=hidden, prompt="once", max_tokens=1)
     headers = {"authorization": f"Bearer {made['key']}"}
     for method, path in (("GET", "/admin/adapters"), ("POST", "/admin/adapters"), ("POST", "/v1/load_lora_adapter")):
         assert http.request(method, path, headers=headers, json={}).status_code == 403

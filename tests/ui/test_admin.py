@@ -150,7 +150,7 @@ def test_adapters_are_listed_with_their_base(enter: Callable[..., Page], gateway
     table = page.get_by_role("table", name="Adapters of near")
     expect(table.locator("tbody tr")).to_have_count(2)
     row = table.locator("tr[data-adapter=style]")
-    expect(row).to_contain_text("disk")  # no engine has needed it so far
+    expect(row).to_contain_text("on disk")  # no engine has needed it so far
     expect(page.locator(".card.model")).to_have_count(3)  # near, far and the route: an adapter has no card of its own
     table.get_by_role("button", name="Remove near@tone").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()

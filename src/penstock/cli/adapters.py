@@ -121,7 +121,7 @@ def _print(listed: list[dict[str, Any]]) -> None:
     table.add_column("modules")
     for one in listed:
         known = one["residency"]
-        where = ", ".join(sorted({part["state"] for part in known})) or "disk"
+        where = ", ".join(sorted({part["state"] for part in known})) or "on disk"
         figures = [str(sum(part[name] for part in known)) for name in ("hits", "loads")]
         table.add_row(
             Text(one["id"], style="bold"), where, str(one["rank"]), size_text(one["bytes"]), str(one["open"]), *figures,

@@ -19,7 +19,7 @@ from penstock.deployment.protocol import Price
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import AdapterBusy, AlreadyExists, InvalidRequest, PenstockError
 from penstock.settings.sections import ADAPTER_NAME, AdapterEntry, PriceSettings
-from penstock.store.adapter import check_adapter, open_adapter
+from penstock.store.adapter import check_served, open_adapter
 from penstock.store.adapter_source import resolve_adapter
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.package import SCHEME
@@ -70,7 +70,7 @@ class AdapterManager:
         async with self._changing:
             self._check_free(model, entry, replace=replace)
             opened = await asyncio.to_thread(upload.complete)
-            check_adapter(opened.spec, model.files.spec)
+            check_served(opened.spec, model.files.spec)
             files = await asyncio.to_thread(self.store.publish, upload, model.name, name)
             return await self._adopt(model, entry, files, source="", replace=replace)
 
@@ -105,6 +105,8 @@ class AdapterManager:
         model = self.registry.find_local(name)
         if model.base is not model:
             raise InvalidRequest(f"model: {model.card.name} is an adapter itself", param="model")
+        if model.replicas.facts.get("adapter_bytes") == 0:
+            raise InvalidRequest(f"model: the engine of {model.name} runs no adapters", param="model")
         return model
 
     def _check_free(self, base: LocalModel, entry: AdapterEntry, *, replace: bool) -> None:
@@ -152,7 +154,7 @@ class AdapterManager:
         self, base: LocalModel, entry: AdapterEntry, files: AdapterFiles, *, source: str, replace: bool
     ) -> AdapterModel:
         """Serve it, instead of one of the same name if there is one, and keep a record of it."""
-        check_adapter(files.spec, base.files.spec)
+        check_served(files.spec, base.files.spec)
         record = AdapterRecord(
             base=base.name,
             name=entry.name,
@@ -202,7 +204,7 @@ def serve_adapter(
     price: PriceSettings | None = None,
     aliases: tuple[str, ...] = (),
 ) -> AdapterModel:
-    check_adapter(files.spec, base.files.spec)
+    check_served(files.spec, base.files.spec)
     own_price = None if price is None else Price(**msgspec.to_builtins(price))
     model = AdapterModel(base, name, files, price=own_price, aliases=aliases)
     registry.add(model)

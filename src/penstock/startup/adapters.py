@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.errors import PenstockError
 from penstock.flow.adapter import Adapter
 from penstock.settings import AdapterEntry, Settings
-from penstock.store.adapter import check_adapter, open_adapter
+from penstock.store.adapter import check_served, open_adapter
 from penstock.store.adapter_source import resolve_adapter
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.progress import Progress
@@ -27,7 +27,7 @@ def find_adapters(settings: Settings, spec: ModelSpec, pulling: Progress | None 
     def find(entry: AdapterEntry) -> AdapterFiles:
         try:
             files = open_adapter(resolve_adapter(entry.source, progress=pulling))
-            check_adapter(files.spec, spec)
+            check_served(files.spec, spec)
         except PenstockError as error:
             raise type(error)(f"adapter {entry.name}: {error.message}", param="adapters") from None
         return files

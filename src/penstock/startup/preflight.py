@@ -46,6 +46,9 @@ def check(settings: Settings, spec: ModelSpec) -> None:
             param="speculate",
         )
     ranks = settings.engine.tensor_parallel
+    if settings.model.adapters and (uses_gpu(settings) or ranks > 1):
+        where = "with tensor_parallel" if ranks > 1 else "on a GPU"
+        raise InvalidSetting(f"adapters do not run {where} yet: merge them (`penstock merge`)", param="adapters")
     if ranks > 1:
         _check_ranks(settings, spec)
     if settings.cache.kv_memory is not None:

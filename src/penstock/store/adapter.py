@@ -23,7 +23,16 @@ from penstock.store.gguf_adapter import read_gguf
 from penstock.store.peft_adapter import WEIGHTS, read_peft
 from penstock.store.spec import ModelSpec
 
-__all__ = ["MAX_RANK", "AdapterFiles", "AdapterSpec", "LowRank", "StoredTensor", "check_adapter", "open_adapter"]
+__all__ = [
+    "MAX_RANK",
+    "AdapterFiles",
+    "AdapterSpec",
+    "LowRank",
+    "StoredTensor",
+    "check_adapter",
+    "check_served",
+    "open_adapter",
+]
 
 COPY_BYTES = 1 << 20
 FUSED = {"phi3"}  # architectures with q, k and v in one module, and gate and up
@@ -91,6 +100,16 @@ def check_adapter(adapter: AdapterSpec, model: ModelSpec) -> None:
                 f"it has a table ({name}) of shape {list(shape)}, and that of {model.name} has "
                 f"{[model.vocab_size, model.hidden_size]}: vocabularies of another size are not supported",
             )
+
+
+def check_served(adapter: AdapterSpec, model: ModelSpec) -> None:
+    """`check_adapter`, and whether engines can run it beside the model."""
+    check_adapter(adapter, model)
+    tables = [name for name in adapter.modules if name in MODEL_MODULES]
+    if tables:
+        raise _mismatch(
+            adapter, f"it changes the {' and the '.join(tables)}, which cannot be served beside the model: merge it"
+        )
 
 
 def _sizes(model: ModelSpec) -> dict[str, tuple[int, int]]:

@@ -42,7 +42,7 @@ class Served(Base):
         self.asked: list[Any] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         replica = SimpleNamespace(source=SimpleNamespace(replica=0), ask=self._ask)
-        self.replicas = cast(Any, SimpleNamespace(replicas=[replica], open=0))
+        self.replicas = cast(Any, SimpleNamespace(replicas=[replica], open=0, facts={}))
 
     async def _ask(self, kind: str, **arguments: Any) -> Any:
         self.calls.append((kind, arguments))
@@ -142,10 +142,16 @@ def test_what_does_not_fit_is_not_served(world: World) -> None:
     write_adapter(world.folder / "adapters" / "large", SPEC, rank=300, modules=("q_proj",))
     with pytest.raises(WeightsMismatch, match="rank 300"):
         world.add("x", "large")
+    write_adapter(world.folder / "adapters" / "head", SPEC, modules=("lm_head",))
+    with pytest.raises(WeightsMismatch, match="it changes the head, which cannot be served"):
+        world.add("x", "head")
     corrupt = write_adapter(world.folder / "adapters" / "corrupt", SPEC)
     (corrupt / "adapter_model.safetensors").write_bytes(b"\1" * 100)
     with pytest.raises(ModelInvalid, match="not a valid safetensors file"):
         world.add("x", "corrupt")
+    world.base.replicas.facts["adapter_bytes"] = 0  # a GPU's
+    with pytest.raises(InvalidRequest, match="runs no adapters"):
+        world.add("x", "head")
     assert (len(world.registry), world.kept()) == (1, [])
 
 

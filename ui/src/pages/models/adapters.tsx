@@ -8,11 +8,14 @@ const SHOWN = 50;
 
 /** Where weights are. */
 const PLACES: Record<string, string> = {
-  disk: "On disk: the next request loads it.",
+  "on disk": "No engine has needed it so far.",
+  resident: "In memory.",
   loading: "Being read from disk; its requests wait.",
-  host: "In the host's memory.",
-  device: "In a slot of the device.",
+  evicted: "Others took its room; the next request loads it again.",
+  failed: "It could not be loaded.",
 };
+
+const TONES: Record<string, string> = { resident: "good", loading: "warn", failed: "bad" };
 
 const total = (adapter: Adapter, name: "hits" | "loads" | "in_use"): number => adapter.residency.reduce((sum, one) => sum + one[name], 0);
 
@@ -66,11 +69,12 @@ export function Adapters({ model, adapters, onRemove }: { model: Model; adapters
 }
 
 function Places({ adapter }: { adapter: Adapter }) {
-  const states = adapter.residency.length ? adapter.residency.map(({ state }) => state) : ["disk"];
+  const states = adapter.residency.length ? adapter.residency.map(({ state }) => state) : ["on disk"];
+  const errors = adapter.residency.map(({ error }) => error ?? "").join(" ").trim();
   return (
     <span class="row tight">
       {[...new Set(states)].map((state) => (
-        <Badge key={state} tone={state === "device" || state === "host" ? "good" : state === "loading" ? "warn" : undefined} title={PLACES[state]}>
+        <Badge key={state} tone={TONES[state] ?? "plain"} title={errors || PLACES[state]}>
           {state}
         </Badge>
       ))}

@@ -50,7 +50,7 @@ export interface Adapter {
   bytes: number;
   price: Model["price"];
   open: number;
-  residency: { replica: number; state: string; bytes: number; hits: number; loads: number; in_use: number }[];
+  residency: { replica: number; state: string; bytes: number; hits: number; loads: number; in_use: number; error: string | null }[];
 }
 
 export const listAdapters = async (signal: AbortSignal): Promise<Adapter[]> =>

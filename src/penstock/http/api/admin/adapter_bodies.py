@@ -46,11 +46,12 @@ class AdapterResidency(msgspec.Struct, frozen=True, kw_only=True):
     """Of one replica that knows the adapter."""
 
     replica: int
-    state: str  # where its weights are: "disk", "loading", "host", "device"
+    state: str  # "resident", "loading", "evicted" or "failed"
     bytes: int
-    hits: int  # sequences that found it there
+    hits: int  # sequences that found it in memory
     loads: int  # from disk
     in_use: int  # sequences that have it now
+    error: str | None = None  # why it could not be loaded
 
 
 class AdapterObject(msgspec.Struct, frozen=True, kw_only=True):
