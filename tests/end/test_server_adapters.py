@@ -99,7 +99,7 @@ def test_adapters_are_models_with_a_parent(http: httpx.Client) -> None:
     assert counted[0] == counted[1]
 
 
-def test_answers_are_the_adapters_own_and_charged_at_its_price(http: httpx.Client, server: Server) -> None:
+def test_answers_are_the_adapters_own_and_charged_at_its_price(http: httpx.Client) -> None:
     answers = {name: complete(http, name).json() for name in ("base", "base@style", "base@tone", "fancy")}
     texts = {name: answer["choices"][0]["text"] for name, answer in answers.items()}
     assert len({texts["base"], texts["base@style"], texts["base@tone"]}) == 3
@@ -108,7 +108,7 @@ def test_answers_are_the_adapters_own_and_charged_at_its_price(http: httpx.Clien
     costs = {name: answer["usage"]["cost_usd"] for name, answer in answers.items()}
     assert costs["base@style"] == pytest.approx(10 * costs["base"])
     assert costs["base@tone"] == costs["base"]
-    usage = http.get("/usage", params={"by": "model"}).json()["data"]
+    usage = http.get("/usage", params={"group_by": "model"}).json()["data"]
     assert {"base", "base@style", "base@tone"} <= {one["model"] for one in usage}
     listed = {one["name"]: one for one in http.get("/admin/adapters").json()["data"]}
     (known,) = listed["style"]["residency"]
