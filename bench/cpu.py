@@ -8,6 +8,10 @@ Rows, for each model: process start to first token; prefill of 512 tokens (the s
 every row; a figure is the median of the rounds. transformers, and OpenVINO with the larger models, run in the first
 round only. All rows take about 20 minutes.
 
+Prompts of SmolLM2 take a fraction of a second, which neighbours on the machine easily disturb: engines that stay loaded
+take eight turns each in every round. The best of all turns and the CPU time per prompt (all threads, waiting included)
+are shown below the medians.
+
 The peers: llama.cpp and its fork ik_llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build
 them; OpenVINO GenAI, if --openvino names a Python that has it; transformers with the file's weights in float32, if it
 is installed. A peer that is missing, or cannot read a file, is skipped with a message.
@@ -36,6 +40,7 @@ LIMIT = "limit"
 ENGINES = ("penstock", "llama_cpp", "ik_llama_cpp", "openvino", "transformers")
 STREAMS = (1, 4, 8, 16, 32)
 PREFILL = 512
+PREFILL_TURNS = 8  # in a round, of a small model
 LARGE_BYTES = 500e6
 SLOW = "transformers"
 SLOW_OUTPUT = 8  # tokens per stream that it is given
@@ -75,6 +80,7 @@ class Row:
     figure: Callable[[str, Engine], float | None]  # given the engine's name
     limit: Callable[[Child], float] | None = None  # given the machine
     more_is_better: bool = True
+    turns: int = 1  # in a round
 
 
 def main() -> None:
@@ -97,13 +103,17 @@ def main() -> None:
         rows = [row for row in model_rows(model, file()) if any(text in row.name for text in options.only.split(","))]
         if not rows:
             continue
-        figures = measure(rows, engines, file(), options.threads, options.rounds)
+        figures, spent = measure(rows, engines, file(), options.threads, options.rounds)
         for row in rows:
-            result = summary(row, figures[row.name])
+            result = summary(row, figures[row.name], spent[row.name])
             shown = [result[name] for name in (*engines, "ratio_vs_llama_cpp", "limit")]
             widths = [12] * len(engines) + [6, 8]
             columns = (f"{'' if value is None else value:>{width}}" for value, width in zip(shown, widths, strict=True))
             print(f"{row.name:52}", *columns, flush=True)
+            for name, of_engines in (("best", result.get("best")), ("CPU ms per prompt", result.get("cpu_ms"))):
+                if of_engines:
+                    columns = (f"{of_engines.get(engine, ''):>12}" for engine in engines)
+                    print(f"{name:>52}", *columns, flush=True)
             if options.json:
                 keep(options.json, result, options)
 
@@ -141,6 +151,7 @@ def model_rows(model: str, file: Path) -> Iterator[Row]:
         "tok/s",
         lambda _, engine: engine.prefill(PREFILL),
         limit=lambda machine: machine.ask("int8_gops") * 1e9 / (2 * matrix_parameters),
+        turns=PREFILL_TURNS if file.stat().st_size < LARGE_BYTES else 1,
     )
     for streams in STREAMS:
         yield decode_row(model, streams, size_gb)
@@ -162,25 +173,33 @@ def decode_row(model: str, streams: int, size_gb: float) -> Row:
     return Row(name, "tok/s", figure, limit if streams == 1 else None)
 
 
+Figures = dict[str, dict[str, list[float]]]  # by row and engine
+
+
 def measure(
     rows: list[Row], starts: dict[str, Start], file: Path, threads: int, rounds: int
-) -> dict[str, dict[str, list[float]]]:
-    """Figures by row and engine, "limit" being one. The engines are new in every round."""
-    figures: dict[str, dict[str, list[float]]] = {row.name: {name: [] for name in (*starts, LIMIT)} for row in rows}
+) -> tuple[Figures, Figures]:
+    """Figures, "limit" being an engine too, and the CPU seconds of all turns but the first of a round. The engines are
+    new in every round."""
+    figures: Figures = {row.name: {name: [] for name in (*starts, LIMIT)} for row in rows}
+    spent: Figures = {row.name: {name: [] for name in starts} for row in rows}
     engines: dict[str, Engine] = {}
     machine = Child("cpu_machine.py", file, threads)
     broken: set[str] = set()
     for number in range(rounds):
-        for row in rows:
-            before = row.limit(machine) if row.limit else None
+        for row, turn in ((each, turn) for each in rows for turn in range(each.turns)):
+            before = row.limit(machine) if row.limit and turn == 0 else None
             for name, start in starts.items():
-                if name in broken or (number > 0 and once(name, file)):
+                if name in broken or (number > 0 and once(name, file)) or (turn > 0 and not stays(engines[name])):
                     continue
                 try:
                     if name not in engines:
                         engines[name] = start(file, threads)
+                    used = cpu_s(engines[name])
                     if (figure := row.figure(name, engines[name])) is not None:
                         figures[row.name][name].append(figure)
+                    if turn > 0:
+                        spent[row.name][name].append(cpu_s(engines[name]) - used)
                 except Failed as error:
                     if name == "penstock":
                         raise
@@ -191,7 +210,16 @@ def measure(
         while engines:
             engines.popitem()[1].close()
     machine.close()
-    return figures
+    return figures, spent
+
+
+def stays(engine: Engine) -> bool:
+    """Whether it is loaded already, so that one more turn takes no longer than its prompts."""
+    return isinstance(engine, Child)
+
+
+def cpu_s(engine: Engine) -> float:
+    return engine.cpu_s() if isinstance(engine, Child) else 0.0
 
 
 def once(name: str, file: Path) -> bool:
@@ -199,7 +227,7 @@ def once(name: str, file: Path) -> bool:
     return name == SLOW or (name == "openvino" and file.stat().st_size > LARGE_BYTES)
 
 
-def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
+def summary(row: Row, figures: dict[str, list[float]], spent: dict[str, list[float]]) -> dict[str, Any]:
     medians = {name: statistics.median(figures[name]) if figures.get(name) else None for name in ENGINES}
     mine, peer = medians["penstock"], medians["llama_cpp"]
     assert mine is not None
@@ -207,6 +235,7 @@ def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
     others = [figure for name, figure in medians.items() if figure is not None and name != "penstock"]
     best = None if not others else mine / max(others) if row.more_is_better else min(others) / mine
     limits = figures[LIMIT]
+    several = in_turns(row, figures, spent) if row.turns > 1 else {}
     parts = [figure / limit for figure, limit in zip(figures["penstock"], limits, strict=False)]  # of the same moment
     return {
         "row": row.name,
@@ -216,7 +245,19 @@ def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
         "ratio_vs_llama_cpp": rounded(ratio, 2),
         "ratio_vs_best_peer": rounded(best, 2),
         "ratio_vs_limit": rounded(statistics.median(parts), 2) if parts else None,
+        **several,
         "rounds": {name: len(figures[name]) for name in figures if name != LIMIT and figures[name]},
+    }
+
+
+def in_turns(row: Row, figures: dict[str, list[float]], spent: dict[str, list[float]]) -> dict[str, Any]:
+    """Of a row with several turns: the best of each engine, and the CPU time of a prompt, of which a turn has two."""
+    best = {name: max(made) for name, made in figures.items() if name != LIMIT and made}
+    others = [figure for name, figure in best.items() if name != "penstock"]
+    return {
+        "best": {name: rounded(figure) for name, figure in best.items()},
+        "best_vs_best_peer": rounded(best["penstock"] / max(others), 2) if others else None,
+        "cpu_ms": {name: rounded(statistics.median(used) * 500) for name, used in spent.items() if used},
     }
 
 

@@ -90,6 +90,11 @@ class Child:
         status = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
+    def cpu_s(self) -> float:
+        """CPU time so far, of all threads."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def ask(self, what: str, **order: Any) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -50,17 +50,22 @@ class Op:
 
 
 def drop_unread(ops: Sequence[Op], hidden: Value) -> None:
-    """Norms and gates whose result is only read quantized need no buffer for its floats."""
+    """Norms, gates and attention whose result is only read quantized need no buffer for its floats."""
     uses = Counter(id(value) for op in ops for value in op.values)
     for op in ops:
-        if op.kind in (OpKind.NORM, OpKind.GATE) and op.quantized is not None and op.output is not hidden:
+        makes_both = op.kind in (OpKind.NORM, OpKind.GATE, OpKind.ATTENTION) and op.quantized is not None
+        if makes_both and op.output is not hidden:
             op.output = op.output if uses[id(op.output)] > 1 else None
 
 
 def place(ops: Sequence[Op], results: Sequence[Value]) -> tuple[list[int], int]:
     """Assign each value a buffer. Buffers overlap where their values are never live at the same time. Gives where they
-    begin and the total size, in floats per token. `results` are read after the run."""
-    last: dict[int, int] = {id(value): number for number, op in enumerate(ops) for value in op.values}
+    begin and the total size, in floats per token. `results` are read after the run. A gate and the product before it may
+    be computed share by share, so what the product reads lives until the gate has written."""
+    last: dict[int, int] = {}
+    for number, op in enumerate(ops):
+        gated = op.kind is OpKind.LINEAR and number + 1 < len(ops) and ops[number + 1].kind is OpKind.GATE
+        last |= {id(value): number + gated for value in op.values}
     last |= {id(value): len(ops) for value in results}
     offsets: list[int] = []
     living: list[tuple[int, int, int]] = []  # begin, end, last use

@@ -2,8 +2,8 @@
 
 `ProgramRecorder` implements `Operations` over values that have no numbers yet. What it fuses on the way:
 
-    norm, gate, attention      leave their result quantized too, if a product reads it that way, and of norm and gate
-                               no floats that nobody reads
+    norm, gate, attention      leave their result quantized too, if a product reads it that way, and no floats that
+                               nobody reads
     x + norm, then its norm    are one pass
     attention[wanted]          is made of the wanted rows alone
 """

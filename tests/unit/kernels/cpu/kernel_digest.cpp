@@ -106,16 +106,18 @@ Matrix matrix(const std::vector<Segment>& segments, int64_t cols) {
 std::vector<Quantized> quantize(const std::vector<float>& x, int64_t tokens, int64_t cols) {
     std::vector<Quantized> made(static_cast<size_t>(tokens * num_blocks(cols)));
     std::memset(static_cast<void*>(made.data()), 0, made.size() * sizeof(Quantized));
-    kernels_in_use().linear.quantize(x.data(), tokens, cols, made.data());
+    kernels_in_use().linear.quantize(x.data(), tokens, cols, made.data(), num_blocks(cols));
     return made;
 }
 
 void product(const Matrix& weights, const std::vector<float>& x, int64_t tokens, const std::vector<float>* bias,
              std::vector<float>& out, bool accumulate, int64_t parts) {
     const std::vector<Quantized> quantized = quantize(x, tokens, weights.cols);
+    const int64_t panels = num_panels(weights);
     for (int64_t part = 0; part < parts; ++part)
         kernels_in_use().linear.linear(weights, x.data(), quantized.data(), tokens, bias ? bias->data() : nullptr,
-                                       out.data(), weights.rows, accumulate, part, parts);
+                                       out.data(), weights.rows, accumulate, panels * part / parts,
+                                       panels * (part + 1) / parts);
 }
 
 void linear(Kind kind, const char* name) {
@@ -154,7 +156,7 @@ void quantized_activations() {
     Source source(1);
     Digest digest;
     for (const float scale : {0.0f, 0x1p-130f, 0x1p-60f, 1.0f, 0x1p60f})
-        for (const int64_t cols : {32, 70, 5}) digest.add(quantize(source.floats(9 * cols, scale), 9, cols));
+        for (const int64_t cols : {32, 70, 5, 170, 576}) digest.add(quantize(source.floats(9 * cols, scale), 9, cols));
     digest.print("quantize");
 }
 
@@ -221,7 +223,7 @@ void rows() {
     const RowKernels& kernel = kernels_in_use().rows;
     Source source(3);
     Digest digest;
-    for (const int64_t width : {16, 24, 97, 576}) {
+    for (const int64_t width : {16, 24, 32, 97, 576}) {
         for (const float scale : {0x1p-20f, 1.0f, 0x1p13f}) {
             std::vector<float> x = source.floats(5 * width, scale), added = source.floats(5 * width, scale);
             const std::vector<float> weight = source.floats(width), gate_up = source.floats(10 * width, 4.0f * scale);
@@ -232,8 +234,12 @@ void rows() {
             kernel.norm(x.data(), added.data(), weight.data(), 1e-5f, 5, width, out.data(), quantized.data());
             digest.add(x), digest.add(out), digest.add(quantized);
             for (const int32_t activation : {SILU, GELU_TANH}) {
-                kernel.gate(gate_up.data(), activation, 5, width, 0, width, out.data(), quantized.data());
+                kernel.gate(gate_up.data(), activation, 5, width, 0, width, out.data(), quantized.data(), width);
                 digest.add(out), digest.add(quantized);
+                if (width != BLOCK) continue;
+                std::memset(static_cast<void*>(quantized.data()), 0, quantized.size() * sizeof(Quantized));
+                kernel.gate(gate_up.data(), activation, 5, width, 0, width, nullptr, quantized.data(), width);
+                digest.add(quantized);
             }
             kernel.cap(x.data(), 5 * width, 30.0f);
             digest.add(x);

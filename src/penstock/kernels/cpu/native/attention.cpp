@@ -12,6 +12,7 @@ constexpr int GROUPS = TILE / LANES;  // of sixteen keys, in a tile
 constexpr float LOWEST = -1e38f;      // of scores; masked ones are -inf
 constexpr float HIDDEN = -__builtin_inff();
 
+// Rows of queries that are taken together, and groups of keys or lanes of values: as many sums as there are registers.
 #if defined(__AVX512F__)
 constexpr int SCORE_ROWS = 8, SCORE_GROUPS = 2, VALUE_ROWS = 4, VALUE_LANES = 4;
 #else
@@ -69,16 +70,17 @@ struct Scratch {
 // Into L2: L1 has too few fill buffers (measured: 26 against 39 us for 600 keys).
 inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
-// q [dim][R] · keys of G groups -> out [R][TILE]. Where keys are read from the pages, their values are fetched.
+// q [R][dim] · keys of G groups -> out [R][TILE]. Where keys are read from the pages, their values are fetched.
+// Not inline, as `weigh`: their loops need all registers.
 template <class E, int R, int G>
-void score(const float* q, const E* const* keys, int64_t key_stride, const E* const* values, int64_t dim, float* out) {
+__attribute__((noinline)) void score(const float* q, const E* const* keys, int64_t key_stride, const E* const* values, int64_t dim, float* out) {
     Lanes sums[R][G];
     const E* key_at[G];
     const E* value_at[G];
     for (int g = 0; g < G; ++g) key_at[g] = keys[g], value_at[g] = values[g];
     for (int r = 0; r < R; ++r)
         for (int g = 0; g < G; ++g) sums[r][g] = broadcast(0.0f);
-    for (const float* end = q + dim * R; q < end; q += R) {
+    for (int64_t d = 0; d < dim; ++d) {
         Lanes key[G];
         for (int g = 0; g < G; ++g) {
             key[g] = load_sixteen(key_at[g]);
@@ -86,7 +88,7 @@ void score(const float* q, const E* const* keys, int64_t key_stride, const E* co
             if (sizeof(E) < sizeof(float)) fetch(value_at[g]), value_at[g] += LANES;
         }
         for (int r = 0; r < R; ++r) {
-            const Lanes x = broadcast(q[r]);
+            const Lanes x = broadcast(q[r * dim + d]);
             for (int g = 0; g < G; ++g) sums[r][g] = fma(x, key[g], sums[r][g]);
         }
     }
@@ -107,7 +109,7 @@ void score_groups(const float* q, const View<E>& view, int64_t dim, float* out) 
 
 // weights [R][TILE] × values, dimensions from d on -> old [R][old_stride] * old_share + that * new_share
 template <class E, int R, int V>
-void weigh(const float* weights, const View<E>& view, int64_t d, const float* old_share, const float* new_share,
+__attribute__((noinline)) void weigh(const float* weights, const View<E>& view, int64_t d, const float* old_share, const float* new_share,
            float* mixed, int64_t stride) {
     Lanes sums[R][V];
     for (int r = 0; r < R; ++r)
@@ -149,9 +151,9 @@ void weigh_dims(const float* weights, const View<E>& view, int64_t dim, const fl
     for (; d < dim; d += LANES) weigh<E, R, 1>(weights, view, d, old_share, new_share, mixed, stride);
 }
 
-// Scores of one query, of which from .. to - 1 are seen, to weights e^(score - largest); others in the view become 0.
+// Scores of one query, of which from .. to - 1 are seen, by the rule; others in the view become -inf. Gives the largest.
 template <class E>
-void to_weights(float* scores, const Scores& rule, const View<E>& view, int from, int to, float& largest_, float& sum_) {
+float scale_scores(float* scores, const Scores& rule, const View<E>& view, int from, int to) {
     const int first = view.from / LANES, end = (view.to + LANES - 1) / LANES;
     const Lanes scale = broadcast(rule.scale);
     Lanes top = broadcast(LOWEST);
@@ -164,7 +166,13 @@ void to_weights(float* scores, const Scores& rule, const View<E>& view, int from
         top = max(x, top);
         store(at, x);
     }
-    const float peak = largest(top);
+    return largest(top);
+}
+
+// Scores to weights e^(score - peak). Gives their sum.
+template <class E>
+float to_weights(float* scores, const View<E>& view, float peak) {
+    const int first = view.from / LANES, end = (view.to + LANES - 1) / LANES;
     Lanes total = broadcast(0.0f);
     for (int group = first; group < end; ++group) {
         float* at = scores + group * LANES;
@@ -173,8 +181,7 @@ void to_weights(float* scores, const Scores& rule, const View<E>& view, int from
         if (view.value_scales != nullptr) weight = weight * load(view.value_scales + group * LANES);
         store(at, weight);
     }
-    largest_ = peak;
-    sum_ = sum(total);
+    return sum(total);
 }
 
 // One step of the online softmax: the factors of the tiles so far and of the next one.
@@ -184,6 +191,21 @@ inline void join(float& largest, float& sum, float next_largest, float next_sum,
     new_share = exp_one(next_largest - top);
     largest = top;
     sum = sum * old_share + next_sum * new_share;
+}
+
+// The same for `count` rows: `old_share` and `new_share` come in as the next tile's largest scores and sums.
+inline void join_rows(float* largest, float* sums, float* old_share, float* new_share, int64_t count) {
+    for (int64_t row = 0; row < count; row += LANES) {
+        const int some = static_cast<int>(least(count - row, LANES));
+        const Lanes last = load_first(largest + row, some), next = load_first(old_share + row, some);
+        const Lanes top = where_less(last, next, next, last);
+        const Lanes kept = exp(last - top), added = exp(next - top);
+        const Lanes total = load_first(sums + row, some) * kept + load_first(new_share + row, some) * added;
+        store_first(largest + row, top, some);
+        store_first(sums + row, total, some);
+        store_first(old_share + row, kept, some);
+        store_first(new_share + row, added, some);
+    }
 }
 
 // First key that a query sees.
@@ -295,18 +317,17 @@ void attend_rows(const float* q, const Scores& rule, const View<E>& view, int64_
         case 2: score_groups<E, 2>(q + row * dim, view, dim, scores + row * TILE); break;
         case 1: score_groups<E, 1>(q + row * dim, view, dim, scores + row * TILE); break;
     }
+    for (row = 0; row < rows; ++row)
+        scratch.old_share[row] = scale_scores(scores + row * TILE, rule, view, view.from, view.to);
     for (row = 0; row < rows; ++row) {
-        float peak, total;
-        to_weights(scores + row * TILE, rule, view, view.from, view.to, peak, total);
-        if (apart) {
-            scratch.largest[row] = peak;
-            scratch.sums[row] = total;
-            scratch.old_share[row] = 0.0f;
-            scratch.new_share[row] = 1.0f;
-        } else {
-            join(scratch.largest[row], scratch.sums[row], peak, total, scratch.old_share[row], scratch.new_share[row]);
-        }
+        scratch.new_share[row] = to_weights(scores + row * TILE, view, scratch.old_share[row]);
+        if (!apart) continue;
+        scratch.largest[row] = scratch.old_share[row];
+        scratch.sums[row] = scratch.new_share[row];
+        scratch.old_share[row] = 0.0f;
+        scratch.new_share[row] = 1.0f;
     }
+    if (!apart) join_rows(scratch.largest, scratch.sums, scratch.old_share, scratch.new_share, rows);
     row = 0;
     const auto weigh_some = [&](auto weigh_them) {
         weigh_them(scores + row * TILE, view, dim, scratch.old_share + row, scratch.new_share + row,
@@ -325,34 +346,36 @@ void start(Scratch& scratch, int64_t rows, int64_t wide) {
     std::memset(scratch.mixed, 0, static_cast<size_t>(rows * wide) * sizeof(float));
 }
 
-// mixed [group] -> the query's output, divided by the sum of weights
-void finish(const Heads& heads, const Queries& queries, int64_t query, int64_t kv_head, const float* mixed, int64_t wide,
+// mixed [count][group] -> the output of `count` queries, divided by the sums of weights
+void finish(const Heads& heads, const Queries& queries, int64_t count, int64_t kv_head, float* mixed, int64_t wide,
             const float* sums) {
-    const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim;
-    for (int64_t g = 0; g < group; ++g) {
-        const int64_t at = (kv_head * group + g) * dim;
-        float* out = queries.out + query * queries.out_stride + at;
-        const Lanes total = broadcast(sums[g]);
-        for (int64_t d = 0; d < dim; d += LANES)
-            store_first(out + d, load(mixed + g * wide + d) / total, static_cast<int>(least(dim - d, LANES)));
-        if (queries.quantized != nullptr)
-            table().linear.quantize(out, 1, dim, queries.quantized + query * queries.quantized_stride + at / BLOCK);
-    }
-}
-
-// The heads of the queries that have a KV head, in rows taken `together`: [rows / together][dim][together], the last ones
-// fewer, or with rows of zeros up to `all_rows`.
-void copy_queries(const Heads& heads, const Queries& queries, int64_t kv_head, int64_t together, int64_t all_rows,
-                  float* to) {
-    const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim, rows = queries.count * group;
-    for (int64_t first = 0; first < all_rows; first += together) {
-        const int64_t some = least(together, all_rows - first);
-        for (int64_t row = first; row < first + some; ++row) {
-            const float* q = queries.q + row / group * queries.q_stride + (kv_head * group + row % group) * dim;
-            float* at = to + first * dim + row - first;
-            for (int64_t d = 0; d < dim; ++d) at[d * some] = row < rows ? q[d] : 0.0f;
+    const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim, at = kv_head * group * dim;
+    for (int64_t row = 0; row < count * group; ++row) {
+        float* values = mixed + row * wide;
+        float* out = queries.out == nullptr ? nullptr : queries.out + row / group * queries.out_stride + at + row % group * dim;
+        const Lanes total = broadcast(sums[row]);
+        for (int64_t d = 0; d < dim; d += LANES) {
+            const Lanes value = load(values + d) / total;
+            store(values + d, value);
+            if (out != nullptr) store_first(out + d, value, static_cast<int>(least(dim - d, LANES)));
         }
     }
+    if (queries.quantized != nullptr)  // whole blocks: `wide` is head_dim
+        table().linear.quantize(mixed, count, group * dim, queries.quantized + at / BLOCK, queries.quantized_stride);
+}
+
+// The heads of the queries that have a KV head, and rows of zeros up to `all_rows`: [all_rows][dim]
+void copy_queries(const Heads& heads, const Queries& queries, int64_t kv_head, int64_t all_rows, float* to) {
+    const int64_t group = heads.heads / heads.kv_heads, some = group * heads.head_dim;
+    for (int64_t query = 0; query < queries.count; ++query) {
+        const float* from = queries.q + query * queries.q_stride + kv_head * some;
+        for (int64_t d = 0; d < some; d += LANES) {
+            const int count = static_cast<int>(least(some - d, LANES));
+            store_first(to + query * some + d, load_first(from + d, count), count);
+        }
+    }
+    std::memset(to + queries.count * some, 0,
+                static_cast<size_t>(all_rows * heads.head_dim - queries.count * some) * sizeof(float));
 }
 
 // [from, to) of a tile's keys that are seen by queries at positions first .. last.
@@ -368,7 +391,7 @@ void attend_one(const Heads& heads, const Scores& rule, const Pages& pages, cons
     Scratch scratch(heads, group, memory);
     const Tiles<E> tiles{heads, pages, queries.table, kv_head, scratch};
     const float* q = scratch.queries;
-    copy_queries(heads, queries, kv_head, 4, group, scratch.queries);
+    copy_queries(heads, queries, kv_head, group, scratch.queries);
     start(scratch, group, wide);
     for (int64_t tile = first_tile; tile < end_tile; ++tile) {
         int from, to;
@@ -387,44 +410,50 @@ void attend_one(const Heads& heads, const Scores& rule, const Pages& pages, cons
             std::memcpy(partials + 2, scratch.mixed + g * wide, static_cast<size_t>(dim) * sizeof(float));
         }
     }
-    if (partials == nullptr) finish(heads, queries, 0, kv_head, scratch.mixed, wide, scratch.sums);
+    if (partials == nullptr) finish(heads, queries, 1, kv_head, scratch.mixed, wide, scratch.sums);
+}
+
+// Many rows, some at a time, over one tile.
+void attend_tile(const Heads& heads, const Scores& rule, const Queries& queries, View<float> view, int64_t begin,
+                 int64_t all_rows, Scratch& scratch) {
+    const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim, wide = padded(dim);
+    for (int64_t row = 0; row < all_rows; row += SCORE_ROWS) {
+        // Up to the last key that one of these rows sees: later ones would get weights of 0.
+        const int64_t latest = least((row + SCORE_ROWS - 1) / group, queries.count - 1) + queries.first;
+        view.to = static_cast<int>(least(latest + 1 - begin, TILE));
+        if (view.to <= view.from) continue;
+        score_groups<float, SCORE_ROWS>(scratch.queries + row * dim, view, dim, scratch.scores);
+        for (int64_t one = 0; one < SCORE_ROWS; ++one) {
+            const int64_t position = queries.first + (row + one) / group;
+            int from, to;
+            seen(rule, begin, position, position, from, to);
+            scratch.old_share[row + one] = scale_scores(scratch.scores + one * TILE, rule, view, from, to);
+        }
+        for (int64_t one = 0; one < SCORE_ROWS; ++one)
+            scratch.new_share[row + one] = to_weights(scratch.scores + one * TILE, view, scratch.old_share[row + one]);
+        join_rows(scratch.largest + row, scratch.sums + row, scratch.old_share + row, scratch.new_share + row, SCORE_ROWS);
+        for (int64_t some = row; some < row + SCORE_ROWS; some += VALUE_ROWS)
+            weigh_dims<float, VALUE_ROWS>(scratch.scores + (some - row) * TILE, view, wide, scratch.old_share + some,
+                                                 scratch.new_share + some, scratch.mixed + some * wide, wide);
+    }
 }
 
 template <class E>
 void attend_many(const Heads& heads, const Scores& rule, const Pages& pages, const Queries& queries, int64_t kv_head,
                  float* memory) {
-    const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim, wide = padded(dim);
+    const int64_t group = heads.heads / heads.kv_heads, wide = padded(heads.head_dim);
     const int64_t rows = queries.count * group, all_rows = (rows + SCORE_ROWS - 1) / SCORE_ROWS * SCORE_ROWS;
     Scratch scratch(heads, all_rows, memory);
     const Tiles<E> tiles{heads, pages, queries.table, kv_head, scratch};
     start(scratch, all_rows, wide);
-    copy_queries(heads, queries, kv_head, SCORE_ROWS, all_rows, scratch.queries);
+    copy_queries(heads, queries, kv_head, all_rows, scratch.queries);
     const int64_t last = queries.first + queries.count - 1;
     for (int64_t begin = first_seen(rule, queries.first) / TILE * TILE; begin <= last; begin += TILE) {
         int from, to;
         seen(rule, begin, queries.first, last, from, to);
-        View<float> view = tiles.copied(begin, from, to);
-        for (int64_t row = 0; row < all_rows; row += SCORE_ROWS) {
-            // Up to the last key that one of these rows sees: later ones would get weights of 0.
-            const int64_t latest = least(queries.first + (row + SCORE_ROWS - 1) / group, last);
-            view.to = static_cast<int>(least(latest + 1 - begin, TILE));
-            if (view.to <= view.from) continue;
-            score_groups<float, SCORE_ROWS>(scratch.queries + row * dim, view, dim, scratch.scores);
-            for (int64_t one = row; one < row + SCORE_ROWS; ++one) {
-                const int64_t position = queries.first + one / group;
-                int row_from, row_to;
-                seen(rule, begin, position, position, row_from, row_to);
-                float peak, total;
-                to_weights(scratch.scores + (one - row) * TILE, rule, view, row_from, row_to, peak, total);
-                join(scratch.largest[one], scratch.sums[one], peak, total, scratch.old_share[one], scratch.new_share[one]);
-            }
-            for (int64_t some = row; some < row + SCORE_ROWS; some += VALUE_ROWS)
-                weigh_dims<float, VALUE_ROWS>(scratch.scores + (some - row) * TILE, view, wide, scratch.old_share + some,
-                                              scratch.new_share + some, scratch.mixed + some * wide, wide);
-        }
+        attend_tile(heads, rule, queries, tiles.copied(begin, from, to), begin, all_rows, scratch);
     }
-    for (int64_t query = 0; query < queries.count; ++query)
-        finish(heads, queries, query, kv_head, scratch.mixed + query * group * wide, wide, scratch.sums + query * group);
+    finish(heads, queries, queries.count, kv_head, scratch.mixed, wide, scratch.sums);
 }
 
 void attend(const Heads& heads, const Scores& rule, const Pages& pages, const Queries& queries, int64_t kv_head,
@@ -470,7 +499,7 @@ void merge(const Heads& heads, const Queries& queries, int64_t kv_head, int64_t 
             }
         }
     }
-    finish(heads, queries, 0, kv_head, scratch.mixed, wide, scratch.sums);
+    finish(heads, queries, 1, kv_head, scratch.mixed, wide, scratch.sums);
 }
 
 }  // namespace

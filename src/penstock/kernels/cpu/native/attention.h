@@ -65,7 +65,7 @@ struct Queries {
     int64_t first;         // position of the first
     int64_t count;
     const int32_t* table;  // blocks of the sequence
-    float* out;            // of the first: [heads * head_dim]
+    float* out;            // of the first: [heads * head_dim], or null
     int64_t out_stride;
     Quantized* quantized;  // of the first, or null; head_dim is then a multiple of BLOCK
     int64_t quantized_stride;

@@ -132,14 +132,15 @@ int penstock_select(const char* isa) {
 const void* penstock_kernels(void) { return &penstock::kernels(); }
 
 void penstock_quantize(const float* x, int64_t tokens, int64_t cols, void* out) {
-    penstock::kernels().linear.quantize(x, tokens, cols, static_cast<penstock::Quantized*>(out));
+    penstock::kernels().linear.quantize(x, tokens, cols, static_cast<penstock::Quantized*>(out), penstock::num_blocks(cols));
 }
 
 void penstock_linear(const void* matrix, const float* x, const void* quantized, int64_t tokens, const float* bias,
                      float* out, int64_t out_stride, int accumulate, int64_t part, int64_t parts) {
-    penstock::kernels().linear.linear(*static_cast<const penstock::Matrix*>(matrix), x,
-                                      static_cast<const penstock::Quantized*>(quantized), tokens, bias, out, out_stride,
-                                      accumulate != 0, part, parts);
+    const penstock::Matrix& weights = *static_cast<const penstock::Matrix*>(matrix);
+    const int64_t panels = penstock::num_panels(weights);
+    penstock::kernels().linear.linear(weights, x, static_cast<const penstock::Quantized*>(quantized), tokens, bias, out,
+                                      out_stride, accumulate != 0, panels * part / parts, panels * (part + 1) / parts);
 }
 
 void penstock_gather(const void* matrix, const int64_t* tokens, int64_t count, float scale, float* out) {

@@ -129,15 +129,41 @@ inline void put(const Work& work, int64_t token, int64_t row, int64_t rows, cons
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
-void quantize(const float* x, int64_t tokens, int64_t cols, Quantized* out) {
-    int64_t whole = cols / BLOCK, rest = cols % BLOCK;
-    for (int64_t token = 0; token < tokens; ++token, x += cols) {
-        for (int64_t b = 0; b < whole; ++b) quantize_whole_block(x + b * BLOCK, *out++);
-        if (rest) {
-            float padded[BLOCK] = {};
-            std::memcpy(padded, x + whole * BLOCK, rest * sizeof(float));
-            quantize_whole_block(padded, *out++);
+// `count` blocks of each of `tokens`, which lie one after the other in x, and `stride` apart in `out`.
+void quantize_whole_blocks(const float* x, int64_t tokens, int64_t count, Quantized* out, int64_t stride) {
+    int64_t block = 0, token = 0;
+    const auto next = [&]() -> Quantized* {
+        Quantized* at = out + token * stride + block;
+        if (++block == count) block = 0, ++token;
+        return at;
+    };
+    int64_t left = tokens * count;
+#ifdef PENSTOCK_QUANTIZES_FOUR
+    constexpr int64_t FOURS = 8;
+    while (left >= 4) {  // in two passes: both together are a longer chain than the processor looks ahead
+        const int64_t fours = smaller(left / 4, FOURS);
+        FourSteps steps[FOURS];
+        for (int64_t four = 0; four < fours; ++four) steps[four] = find_four_steps(x + 4 * BLOCK * four);
+        for (int64_t four = 0; four < fours; ++four, left -= 4, x += 4 * BLOCK) {
+            Quantized* const targets[4] = {next(), next(), next(), next()};
+            quantize_four_blocks(x, steps[four], targets);
         }
+    }
+#endif
+    for (; left > 0; --left, x += BLOCK) quantize_whole_block(x, *next());
+}
+
+void quantize(const float* x, int64_t tokens, int64_t cols, Quantized* out, int64_t stride) {
+    const int64_t whole = cols / BLOCK, rest = cols % BLOCK;
+    if (rest == 0) {  // blocks lie one after the other, also from one token to the next
+        quantize_whole_blocks(x, tokens, whole, out, stride);
+        return;
+    }
+    for (int64_t token = 0; token < tokens; ++token, x += cols, out += stride) {
+        quantize_whole_blocks(x, 1, whole, out, stride);
+        float padded[BLOCK] = {};
+        std::memcpy(padded, x + whole * BLOCK, rest * sizeof(float));
+        quantize_whole_block(padded, out[whole]);
     }
 }
 
@@ -194,16 +220,14 @@ constexpr Panels PANELS[NUM_KINDS] = {panels<F32>,       panels<F16>, panels<BF1
                                       panels<U4_OFFSET>, panels<U8>,  panels<U8_OFFSET>, panels<U8_HALVES>};
 
 void linear(const Matrix& matrix, const float* x, const Quantized* quantized, int64_t tokens, const float* bias,
-            float* out, int64_t out_stride, bool accumulate, int64_t part, int64_t parts) {
-    int64_t total = 0, first_panel = 0, first_row = 0;
+            float* out, int64_t out_stride, bool accumulate, int64_t begin, int64_t end) {
+    int64_t first_panel = 0, first_row = 0;
     Work work{x, quantized, matrix.cols, num_blocks(matrix.cols), tokens, bias, out, out_stride, accumulate};
-    for (int32_t s = 0; s < matrix.num_segments; ++s) total += num_panels(matrix.segments[s].rows);
-    const int64_t together = panels_together(tokens), units = (total + together - 1) / together;
-    const int64_t begin = units * part / parts * together, end = units * (part + 1) / parts * together;
     for (int32_t s = 0; s < matrix.num_segments; ++s) {
         const Segment& segment = matrix.segments[s];
         const int64_t count = num_panels(segment.rows);
-        PANELS[segment.kind](work, segment, larger(begin - first_panel, 0), smaller(end - first_panel, count), first_row);
+        const int64_t from = larger(begin - first_panel, 0), to = smaller(end - first_panel, count);
+        if (from < to) PANELS[segment.kind](work, segment, from, to, first_row);
         first_panel += count;
         first_row += segment.rows;
     }

@@ -17,7 +17,7 @@
 // [q][16][4]: 64 bytes with four consecutive inputs, 4 q to 4 q + 3, of each row: what one dot product instruction takes.
 // A byte of a 4-bit kind holds input 4 q + i in its low half and input 16 + 4 q + i in its high half.
 //
-// All results depend on the row of x alone, never on the other rows or on `part`: block products are integers, and their
+// All results depend on the row of x alone, never on the other rows or on the panels asked for: block products are integers, and their
 // sum over the blocks runs in one order.
 #pragma once
 
@@ -72,14 +72,19 @@ static inline int64_t panels_together(int64_t tokens) { return tokens < MANY_TOK
 
 static inline int64_t num_blocks(int64_t cols) { return (cols + BLOCK - 1) / BLOCK; }
 static inline int64_t num_panels(int64_t rows) { return (rows + PANEL - 1) / PANEL; }
+static inline int64_t num_panels(const Matrix& matrix) {
+    int64_t panels = 0;
+    for (int32_t index = 0; index < matrix.num_segments; ++index) panels += num_panels(matrix.segments[index].rows);
+    return panels;
+}
 
 struct LinearKernels {
-    // x [tokens][cols] -> out [tokens][num_blocks(cols)]
-    void (*quantize)(const float* x, int64_t tokens, int64_t cols, Quantized* out);
+    // x [tokens][cols] -> out, num_blocks(cols) of each token, `stride` apart
+    void (*quantize)(const float* x, int64_t tokens, int64_t cols, Quantized* out, int64_t stride);
     // out[t * out_stride + r] = bias[r] + sum over c of x[t][c] * matrix[r][c], or added to out where `accumulate`;
-    // for the `part`th of `parts` about equal shares of the panels. Shares write different rows. `bias` may be null.
+    // for the rows r of the panels `begin` to `end` alone. `bias` may be null.
     void (*linear)(const Matrix& matrix, const float* x, const Quantized* quantized, int64_t tokens, const float* bias,
-                   float* out, int64_t out_stride, bool accumulate, int64_t part, int64_t parts);
+                   float* out, int64_t out_stride, bool accumulate, int64_t begin, int64_t end);
     // out[i][c] = matrix[tokens[i]][c] * scale, for `count` tokens
     void (*gather)(const Matrix& matrix, const int64_t* tokens, int64_t count, float scale, float* out);
 };

@@ -239,5 +239,107 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
     put_sums(out, _mm_cvtsi128_si32(both), _mm_extract_epi32(both, 1));
 }
 
+// Four blocks at a time: element k of a register is about block k, so that most of the work is done once for all of them.
+#define PENSTOCK_QUANTIZES_FOUR
+
+// The lanes of 128 bits of a, b, c and d as columns: element k of a lane of rows[i] is element i of that lane of the kth.
+inline void transpose(__m512i a, __m512i b, __m512i c, __m512i d, __m512i* rows) {
+    const __m512i first = _mm512_unpacklo_epi32(a, b), second = _mm512_unpackhi_epi32(a, b);
+    const __m512i third = _mm512_unpacklo_epi32(c, d), fourth = _mm512_unpackhi_epi32(c, d);
+    rows[0] = _mm512_unpacklo_epi64(first, third);
+    rows[1] = _mm512_unpackhi_epi64(first, third);
+    rows[2] = _mm512_unpacklo_epi64(second, fourth);
+    rows[3] = _mm512_unpackhi_epi64(second, fourth);
+}
+
+// By block, the largest of the 4 x 4 numbers in two registers of lanes of quads.
+inline __m512i largest_quad(__m512i low, __m512i high) {
+    __m512i x = _mm512_max_epu32(low, high);
+    x = _mm512_max_epu32(x, _mm512_shuffle_i64x2(x, x, 0x4e));
+    return _mm512_max_epu32(x, _mm512_shuffle_i64x2(x, x, 0xb1));
+}
+
+inline __m128i add_quads(__m512i x) {
+    const __m256i half = add_halves(x);
+    return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+
+// How the activations of four blocks become codes.
+struct alignas(16) FourSteps {
+    float inverses[4], scales[4];
+    int32_t quads[4];
+};
+
+inline FourSteps find_four_steps(const float* x) {
+    const __m512i sign = _mm512_set1_epi32(static_cast<int32_t>(0x80000000));
+    __m512i keys[2];  // lane q: quads q, and 4 + q
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+        __m512i sizes[4], rows[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) sizes[k] = _mm512_andnot_si512(sign, _mm512_loadu_si512(x + k * BLOCK + 16 * half));
+        transpose(sizes[0], sizes[1], sizes[2], sizes[3], rows);
+        const __m512i largest = _mm512_max_epu32(_mm512_max_epu32(rows[0], rows[1]), _mm512_max_epu32(rows[2], rows[3]));
+        const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+        const __m512i numbers = half ? _mm512_or_si512(lanes, _mm512_set1_epi32(4)) : lanes;
+        keys[half] = _mm512_ternarylogic_epi32(largest, _mm512_set1_epi32(QUAD_BITS), numbers, 0xba);  // a & ~b | c
+    }
+    const __m512i largest = largest_quad(keys[0], keys[1]);
+    const __m512i others = largest_quad(_mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(keys[0], largest), keys[0]),
+                                        _mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(keys[1], largest), keys[1]));
+    const __m128i key = _mm512_castsi512_si128(largest);
+    const __m128 wide = _mm_mul_ps(_mm_castsi128_ps(key), _mm_set1_ps(MOST / MOST_WIDE));  // as `find_step`
+    const __m128 most = _mm_max_ps(wide, _mm_castsi128_ps(_mm512_castsi512_si128(others)));
+    const __mmask8 some = _mm_cmp_ps_mask(most, _mm_set1_ps(SMALLEST), _CMP_GE_OQ);
+    FourSteps steps;
+    _mm_store_ps(steps.inverses, _mm_maskz_div_ps(some, _mm_set1_ps(MOST), most));
+    _mm_store_ps(steps.scales, _mm_maskz_mul_ps(some, most, _mm_set1_ps(1.0f / MOST)));
+    _mm_store_si128(reinterpret_cast<__m128i*>(steps.quads), _mm_and_si128(key, _mm_set1_epi32(QUAD_BITS)));
+    return steps;
+}
+
+inline void quantize_four_blocks(const float* x, const FourSteps& steps, Quantized* const* out) {
+    alignas(64) int16_t words[4][BLOCK];  // of a block: quads 0, 4, 1, 5, 2, 6, 3, 7
+    __m512i codes[4], pairs[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k, x += BLOCK) {
+        const __m512 factor = _mm512_set1_ps(steps.inverses[k]);
+        codes[k] = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), factor)),
+                                      _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), factor)));
+        _mm512_store_si512(words[k], codes[k]);
+        pairs[k] = _mm512_madd_epi16(codes[k], _mm512_set1_epi16(1));
+    }
+    // Lanes of a block are 16 bytes, four quads of each half; two blocks fill a register.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#pragma GCC unroll 2
+    for (int k = 0; k < 4; k += 2) {
+        const __m512i both = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(codes[k], codes[k + 1]));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out[k]->codes), _mm512_castsi512_si256(both));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out[k + 1]->codes), _mm512_extracti64x4_epi64(both, 1));
+    }
+    __m512i sums[4];
+    transpose(pairs[0], pairs[1], pairs[2], pairs[3], sums);
+    const __m128i first = add_quads(_mm512_add_epi32(sums[0], sums[1]));
+    const __m128i all = _mm_add_epi32(first, add_quads(_mm512_add_epi32(sums[2], sums[3])));
+    const __m128 scale = _mm_load_ps(steps.scales);
+    __m128 heads[4] = {scale, _mm_mul_ps(scale, _mm_cvtepi32_ps(all)),
+                       _mm_castsi128_ps(_mm_sub_epi32(_mm_setzero_si128(), all)),
+                       _mm_castsi128_ps(_mm_sub_epi32(_mm_setzero_si128(), first))};
+    _MM_TRANSPOSE4_PS(heads[0], heads[1], heads[2], heads[3]);
+    alignas(16) int8_t parts[4][8];  // of a quad: high, low
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+        const int32_t quad = steps.quads[k];
+        const __m128i four = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(words[k] + 8 * (quad & 3) + (quad & 4)));
+        const __m128i high = _mm_srai_epi16(_mm_add_epi16(four, _mm_set1_epi16(1 << HIGH_BITS >> 1)), HIGH_BITS);
+        const __m128i low = _mm_sub_epi16(four, _mm_slli_epi16(high, HIGH_BITS));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(parts[k]), _mm_packs_epi16(_mm_unpacklo_epi64(high, low), high));
+        _mm_storeu_ps(&out[k]->scale, heads[k]);
+        std::memcpy(out[k]->high, parts[k], 4);
+        std::memcpy(out[k]->codes + 4 * quad, parts[k] + 4, 4);
+        out[k]->quad = quad;
+    }
+}
+
 }  // namespace
 }  // namespace penstock::PENSTOCK_ISA

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int STRIP = 2, STRIP_TOKENS = 4;
 constexpr int64_t STRIP_PASS = 256;   // tokens
-constexpr int64_t STRIP_BLOCKS = 24;  // 30 KB of codes and scales
+constexpr int64_t STRIP_BLOCKS = 16;  // 20 KB of codes and scales: with the activations they fill a cache of 32 KB
 
 // Some blocks of a strip as the products read them. Codes of 8 bits are read where they are.
 struct alignas(64) Strip {

@@ -16,7 +16,8 @@ PENSTOCK_API int penstock_select(const char* isa);
 // Its kernels, a penstock::Kernels: tests call them one by one.
 PENSTOCK_API const void* penstock_kernels(void);
 
-// The kernels of linear.h, in the calling thread. `matrix` is a penstock::Matrix, `quantized` penstock::Quantized.
+// The kernels of linear.h, in the calling thread. `matrix` is a penstock::Matrix, `quantized` penstock::Quantized. A product
+// is computed for the `part`th of `parts` about equal shares of the panels.
 PENSTOCK_API void penstock_quantize(const float* x, int64_t tokens, int64_t cols, void* out);
 PENSTOCK_API void penstock_linear(const void* matrix, const float* x, const void* quantized, int64_t tokens,
                                   const float* bias, float* out, int64_t out_stride, int accumulate, int64_t part,

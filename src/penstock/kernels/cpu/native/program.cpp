@@ -23,6 +23,10 @@ constexpr int64_t STREAM_BYTES = 2 << 20;
 // Rows of up to so many tokens attend query by query: of several queries a tile of keys is converted first, which pays
 // off with more of them.
 constexpr int32_t FEW_QUERIES = 4;
+// Of products with many tokens a share takes at least so long, about: its first weights come from memory.
+constexpr int64_t PANEL_SHARE_COST = 20'000;
+// Tokens of a block of columns that go through product and gate at a time: half of them in a first cache, all in a second.
+constexpr int64_t GATED_TOKENS = 256, GATED_FLOATS = GATED_TOKENS * 2 * BLOCK;
 
 int64_t matrix_bytes(const Matrix& matrix) {
     int64_t bits = 0;
@@ -49,6 +53,55 @@ int32_t even_shares(int64_t units, int32_t most, int threads) {
     for (int32_t shares = most - threads; shares >= threads; shares -= threads)
         if (units_of_a_thread(shares) < units_of_a_thread(best)) best = shares;
     return best;
+}
+
+// Units that are divided into shares of shrinking size, each a part of what is left: large ones begin few streams, small ones
+// at the end let the threads end together though one of them was slower.
+class Shrinking {
+  public:
+    Shrinking(int64_t units, int64_t cost, int threads)
+        : units_(units), least_(std::max<int64_t>(1, PANEL_SHARE_COST * units / std::max<int64_t>(cost, 1))), threads_(threads) {}
+
+    int32_t shares() const {
+        int32_t count = 0;
+        for (int64_t done = 0; done < units_; ++count) done += size(done);
+        return count;
+    }
+    void part(int share, int64_t& from, int64_t& to) const {
+        for (from = 0; share > 0; --share) from += size(from);
+        to = from + size(from);
+    }
+
+  private:
+    int64_t size(int64_t done) const {
+        const int64_t left = units_ - done;
+        return threads_ == 1 ? left : std::min(left, std::max(least_, left / (2 * threads_)));
+    }
+
+    int64_t units_, least_;
+    int threads_;
+};
+
+// In units that pass in about a nanosecond on one core, if the weights are at hand.
+int64_t product_cost(const Matrix& matrix, int64_t rows) { return matrix.rows * matrix.cols * rows / 100; }
+
+// Panels of a product with many tokens, in pairs.
+Shrinking panel_pairs(const Matrix& matrix, int64_t rows, int threads) {
+    return {(num_panels(matrix) + 1) / 2, product_cost(matrix, rows), threads};
+}
+
+// Columns of such a product that a gate reads, in blocks.
+Shrinking gated_blocks(const Matrix& matrix, int64_t rows, int threads) {
+    return {matrix.rows / 2 / BLOCK, product_cost(matrix, rows), threads};
+}
+
+// Whether the rows of a product can go through the gate after it in pieces: whole blocks, of whole pairs of panels.
+bool gates(const Op& product, const Op& gate) {
+    if (product.kind != LINEAR || gate.kind != GATE || gate.input != product.output || product.option != 0) return false;
+    const Matrix& matrix = *static_cast<const Matrix*>(product.weight);
+    bool whole = gate.width % BLOCK == 0 && matrix.rows == 2 * gate.width;
+    for (int32_t index = 0; index < matrix.num_segments; ++index) whole &= matrix.segments[index].rows % BLOCK == 0;
+    return whole;
 }
 
 // Memory that is not there until it is touched, and then in large pages where the system has them and all of it is used.
@@ -84,7 +137,7 @@ Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_op
     tables_.assign(layout.tables, layout.tables + layout.num_groups);
     arena_ = reserve(layout.row_floats * layout.max_tokens, true);
     logits_ = reserve(layout.vocab * layout.max_wanted, false);
-    scratch_floats_ = std::max(attention_scratch(layout.heads), draw_scratch(layout.vocab));
+    scratch_floats_ = std::max({attention_scratch(layout.heads), draw_scratch(layout.vocab), GATED_FLOATS});
     for (int thread = 0; thread < pool.threads(); ++thread) scratch_.push_back(reserve(scratch_floats_, false));
     tokens_.resize(static_cast<size_t>(layout.max_tokens));
     positions_.resize(static_cast<size_t>(layout.max_tokens));
@@ -93,6 +146,8 @@ Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_op
                          std::vector<const int32_t*>(static_cast<size_t>(layout.max_tokens)));
     tasks_.resize(static_cast<size_t>(layout.num_groups) * 2);
     shares_.resize(ops_.size());
+    for (int32_t number = 0; number < num_ops; ++number)
+        gated_.push_back(number + 1 < num_ops && gates(ops[number], ops[number + 1]));
 }
 
 Program::~Program() {
@@ -118,15 +173,14 @@ void Program::compute(const Step& step) {
     plan_attention();
     plan_adapters();
     const int32_t stages = step.to - step.from;
-    for (int32_t stage = 0; stage < stages; ++stage)
-        shares_[static_cast<size_t>(stage)] = shares(ops_[static_cast<size_t>(step.from + stage)]);
+    for (int32_t stage = 0; stage < stages; ++stage) shares_[static_cast<size_t>(stage)] = shares(step, step.from + stage);
     if (!profiling) {
         pool_.run(stages, shares_.data(), body, this);
         return;
     }
     for (; step_.from < step.to; ++step_.from) {
         const Op& op = ops_[static_cast<size_t>(step_.from)];
-        shares_[0] = shares(op);
+        shares_[0] = shares(step, step_.from);
         const auto started = std::chrono::steady_clock::now();
         pool_.run(1, shares_.data(), body, this);
         spent_ns[op.kind] += std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count();
@@ -148,8 +202,13 @@ void Program::accept(const Step& step) {
 
 void Program::body(void* context, int stage, int share, int thread) {
     Program& program = *static_cast<Program*>(context);
-    const Op& op = program.ops_[static_cast<size_t>(program.step_.from + stage)];
-    program.execute(op, share, program.shares_[static_cast<size_t>(stage)], thread);
+    const int32_t number = program.step_.from + stage;
+    const Op& op = program.ops_[static_cast<size_t>(number)];
+    if (program.goes_through_gate(number)) {
+        program.multiply_and_gate(op, program.ops_[static_cast<size_t>(number) + 1], share, thread);
+    } else {
+        program.execute(op, share, program.shares_[static_cast<size_t>(stage)], thread);
+    }
 }
 
 int Program::expand(const Step& step) {
@@ -227,21 +286,30 @@ void Program::plan_adapters() {
     low_rank_[WANTED].plan(runs_, pool_.threads());
 }
 
-int32_t Program::shares(const Op& op) {
+bool Program::goes_through_gate(int32_t number) const {
+    return gated_[static_cast<size_t>(number)] && number + 1 < step_.to &&
+           count(ops_[static_cast<size_t>(number)]) >= MANY_TOKENS;
+}
+
+int32_t Program::shares(const Step& step, int32_t number) {
+    const Op& op = ops_[static_cast<size_t>(number)];
     const int64_t rows = count(op);
     if (rows == 0) return 0;
     const int threads = pool_.threads();
     switch (op.kind) {
         case LINEAR: {
             const Matrix& matrix = *static_cast<const Matrix*>(op.weight);
-            const int64_t bytes = matrix_bytes(matrix), multiplications = matrix.rows * matrix.cols * rows;
-            const int64_t together = panels_together(rows), units = (num_panels(matrix.rows) + together - 1) / together;
+            if (goes_through_gate(number)) return gated_blocks(matrix, rows, threads).shares();
+            if (rows >= MANY_TOKENS) return panel_pairs(matrix, rows, threads).shares();
+            const int64_t bytes = matrix_bytes(matrix), cost = product_cost(matrix, rows), units = num_panels(matrix);
             int64_t most = units;
-            if (multiplications / 100 < bytes / 12) most = std::min(most, std::max<int64_t>(threads, bytes / STREAM_BYTES));
-            return even_shares(units, clamp_shares(std::max(bytes / 12, multiplications / 100), most, threads), threads);
+            if (cost < bytes / 12) most = std::min(most, std::max<int64_t>(threads, bytes / STREAM_BYTES));
+            return even_shares(units, clamp_shares(std::max(bytes / 12, cost), most, threads), threads);
         }
         case ATTENTION: return tasks(op).shares();
-        case GATE: return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
+        case GATE:
+            if (number > step.from && goes_through_gate(number - 1)) return 0;
+            return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
         case SHRINK: return low_rank(op).shrink_shares(op.option);
         case EXPAND: return low_rank(op).expand_shares(op.option);
         case DRAW: return step_.draws == nullptr && step_.logprobs == nullptr ? 0 : static_cast<int32_t>(rows);
@@ -267,11 +335,18 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
                              static_cast<const float*>(op.weight), op.scale, to - from, width, at(output, from * width),
                              at(packed, from * blocks));
             break;
-        case QUANTIZE: kernel.linear.quantize(input + from * width, to - from, width, packed + from * blocks); break;
-        case LINEAR:
-            kernel.linear.linear(*static_cast<const Matrix*>(op.weight), input, packed, rows, op.bias, output, width,
-                                 op.option != 0, share, shares);
+        case QUANTIZE: kernel.linear.quantize(input + from * width, to - from, width, packed + from * blocks, blocks); break;
+        case LINEAR: {
+            const Matrix& matrix = *static_cast<const Matrix*>(op.weight);
+            if (rows < MANY_TOKENS) {
+                part(num_panels(matrix), 1, share, shares, from, to);
+            } else {
+                panel_pairs(matrix, rows, pool_.threads()).part(share, from, to);
+                from *= 2, to *= 2;
+            }
+            kernel.linear.linear(matrix, input, packed, rows, op.bias, output, width, op.option != 0, from, to);
             break;
+        }
         case ROTATE_STORE:
             kernel.attention.rotate_store(layout_.heads, op.rotation, op.pages, input + from * width, width, to - from,
                                           positions_.data() + from,
@@ -288,10 +363,10 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
         case GATE:
             if (rows > 1) {
                 kernel.rows.gate(input + from * 2 * width, op.option, to - from, width, 0, width, at(output, from * width),
-                                 at(packed, from * blocks));
+                                 at(packed, from * blocks), width);
             } else {
                 part(width, BLOCK, share, shares, from, to);
-                kernel.rows.gate(input, op.option, 1, width, from, to, output, packed);
+                kernel.rows.gate(input, op.option, 1, width, from, to, output, packed, width);
             }
             break;
         case PICK:
@@ -321,6 +396,30 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
         case DRAW:
             for (; from < to; ++from) draw(from, scratch_[static_cast<size_t>(thread)]);
             break;
+    }
+}
+
+// Block of columns by block of columns, so that the product's results stay in the cache.
+void Program::multiply_and_gate(const Op& product, const Op& gate, int share, int thread) {
+    const Kernels& kernel = kernels();
+    const Matrix& matrix = *static_cast<const Matrix*>(product.weight);
+    const int64_t rows = count(product), width = gate.width, blocks = num_blocks(width), inputs = num_blocks(matrix.cols);
+    const float* x = buffer(product.input);
+    const Quantized* packed = quantized(product.quantized);
+    float* results = scratch_[static_cast<size_t>(thread)];  // [tokens][2][BLOCK]
+    int64_t block, end;
+    gated_blocks(matrix, rows, pool_.threads()).part(share, block, end);
+    for (; block < end; ++block) {
+        for (int64_t token = 0; token < rows; token += GATED_TOKENS) {
+            const int64_t some = std::min(GATED_TOKENS, rows - token);
+            for (int64_t half = 0; half < 2; ++half) {
+                const int64_t row = half * width + block * BLOCK;
+                kernel.linear.linear(matrix, at(x, token * matrix.cols), at(packed, token * inputs), some, product.bias,
+                                     results + half * BLOCK - row, 2 * BLOCK, false, row / PANEL, (row + BLOCK) / PANEL);
+            }
+            kernel.rows.gate(results, gate.option, some, BLOCK, 0, BLOCK, at(buffer(gate.output), token * width + block * BLOCK),
+                             at(quantized(gate.quantized), token * blocks + block), width);
+        }
     }
 }
 

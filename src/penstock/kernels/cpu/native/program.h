@@ -30,7 +30,7 @@ struct Op {
     int32_t rows;
     int32_t input;      // buffer; -1 of a LINEAR that reads none but the quantized one
     int32_t added;      // buffer: NORM adds it to its input first
-    int32_t output;     // buffer; LOGITS: that of the logits; -1 of NORM and GATE whose result is only read quantized
+    int32_t output;     // buffer; LOGITS: that of the logits; -1 of NORM, GATE and ATTENTION whose result is only read quantized
     int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
     int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation; SHRINK, EXPAND: parts of the product
     int32_t group;      // of the cache
@@ -95,6 +95,10 @@ class Program {
   private:
     static void body(void* context, int stage, int share, int thread);
     void execute(const Op& op, int share, int shares, int thread);
+    // Whether the results of the product `number` go through the gate after it share by share: where there are many rows.
+    // The buffer between the two is not written then; those that the product reads must not be what the gate writes.
+    bool goes_through_gate(int32_t number) const;
+    void multiply_and_gate(const Op& product, const Op& gate, int share, int thread);
     void draw(int64_t row, float* scratch);
     int expand(const Step& step);
     void compute(const Step& step);
@@ -103,13 +107,14 @@ class Program {
     void plan_adapters();
     LowRankTasks& low_rank(const Op& op) { return low_rank_[op.rows]; }
     AttentionTasks& tasks(const Op& op) { return tasks_[static_cast<size_t>(op.group * 2 + op.rows)]; }
-    int32_t shares(const Op& op);
+    int32_t shares(const Step& step, int32_t number);  // of an operation, in that whole step
     int64_t count(const Op& op) const { return op.rows == TOKENS ? num_tokens_ : num_wanted_; }
     Quantized* quantized(int32_t number) const { return reinterpret_cast<Quantized*>(buffer(number)); }
 
     Pool& pool_;
     Layout layout_;
     std::vector<Op> ops_;
+    std::vector<bool> gated_;  // [ops]: a product whose only reader is the gate after it
     std::vector<int64_t> offsets_;
     std::vector<const int32_t*> tables_;
     float* arena_;

@@ -21,7 +21,8 @@ inline void write(int64_t from, int64_t to, float* out, Quantized* quantized, Va
             const int some = left(count, c);
             store_first(target + c, value(begin + c, some), some);
         }
-        if (quantized != nullptr) table().linear.quantize(target, 1, count, quantized + begin / BLOCK);
+        if (quantized != nullptr)
+            table().linear.quantize(target, 1, count, quantized + begin / BLOCK, num_blocks(count));
     }
 }
 
@@ -53,12 +54,30 @@ inline Lanes active(Lanes x, int32_t activation) {
     return x * sigmoid(inner);
 }
 
+// Rows of one block are quantized some at a time.
+void gate_blocks(const float* gate_up, int32_t activation, int64_t count, Quantized* quantized, int64_t stride) {
+    alignas(64) float chunk[CHUNK];
+    for (int64_t first = 0; first < count; first += CHUNK / BLOCK) {
+        const int64_t rows = count - first < CHUNK / BLOCK ? count - first : CHUNK / BLOCK;
+        const float* x = gate_up + first * 2 * BLOCK;
+        for (int64_t at = 0; at < rows * BLOCK; at += LANES) {
+            const float* from = x + at / BLOCK * 2 * BLOCK + at % BLOCK;
+            store(chunk + at, active(load(from), activation) * load(from + BLOCK));
+        }
+        table().linear.quantize(chunk, rows, BLOCK, quantized + first * stride, stride);
+    }
+}
+
 void gate(const float* gate_up, int32_t activation, int64_t count, int64_t width, int64_t from, int64_t to, float* out,
-          Quantized* quantized) {
+          Quantized* quantized, int64_t stride) {
+    if (out == nullptr && width == BLOCK && from == 0 && to == BLOCK) {
+        gate_blocks(gate_up, activation, count, quantized, num_blocks(stride));
+        return;
+    }
     for (int64_t row = 0; row < count; ++row) {
         const float* x = gate_up + row * 2 * width;
-        write(from, to, out == nullptr ? nullptr : out + row * width,
-              quantized == nullptr ? nullptr : quantized + row * num_blocks(width), [&](int64_t c, int some) {
+        write(from, to, out == nullptr ? nullptr : out + row * stride,
+              quantized == nullptr ? nullptr : quantized + row * num_blocks(stride), [&](int64_t c, int some) {
                   return active(load_first(x + c, some), activation) * load_first(x + width + c, some);
               });
     }

@@ -15,9 +15,9 @@ struct RowKernels {
     void (*norm)(float* x, const float* added, const float* weight, float eps, int64_t count, int64_t width, float* out,
                  Quantized* quantized);
     // out[c] = activation(gate_up[c]) * gate_up[width + c] for from <= c < to, of `count` rows. With `quantized`, `from` is
-    // a multiple of BLOCK.
+    // a multiple of BLOCK. Rows of the results have `stride` columns.
     void (*gate)(const float* gate_up, int32_t activation, int64_t count, int64_t width, int64_t from, int64_t to,
-                 float* out, Quantized* quantized);
+                 float* out, Quantized* quantized, int64_t stride);
     // x = cap * tanh(x / cap)
     void (*cap)(float* x, int64_t count, float cap);
     // Index of the largest, the first of equals.

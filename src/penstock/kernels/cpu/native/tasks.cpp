@@ -87,7 +87,7 @@ void AttentionTasks::run(const Heads& heads, const Operands& operands, int32_t s
                               task.span.position,
                               task.span.count,
                               operands.tables[task.span.token],
-                              operands.out + task.span.out * width,
+                              operands.out == nullptr ? nullptr : operands.out + task.span.out * width,
                               width,
                               quantized == nullptr ? nullptr : quantized + task.span.out * num_blocks(width),
                               num_blocks(width)};

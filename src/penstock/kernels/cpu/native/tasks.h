@@ -31,7 +31,7 @@ class AttentionTasks {
         const float* qkv;  // [tokens][qkv_width]
         int64_t qkv_width;
         const int32_t* const* tables;  // by token
-        float* out;                    // [rows][heads * head_dim]
+        float* out;                    // [rows][heads * head_dim], or null
         Quantized* quantized;          // or null
     };
     void run(const Heads& heads, const Operands& operands, int32_t share, float* scratch);
