@@ -144,6 +144,31 @@ def test_products_read_what_norm_and_gate_left_quantized(native: CDLL, pool: Poo
     assert not ours.equal(theirs)
 
 
+@pytest.mark.parametrize("kind", ["int4", "float"])
+@pytest.mark.parametrize("width", [64, 48])
+def test_gated_products_of_many_rows_are_those_of_few(native: CDLL, pool: Pool, width: int, kind: str) -> None:
+    """To the last bit. Of many rows, product and gate are computed together, where blocks are whole: not 48."""
+
+    def matrix(rows: int, cols: int, seed: int) -> Weight:
+        weight = operands(rows, cols, seed).numpy()
+        part = pack_floats(weight, "F32", Arena()) if kind == "float" else pack_quantized(weight, "int4", Arena())
+        return Weight.from_packed(PackedMatrix([part], cols))
+
+    def forward(ops: Operations, x: Tensor, *_: object) -> Tensor:
+        return ops.linear(ops.linear(x, gated), down, onto=x)
+
+    table, norm = operands(301, 96, 8), Norm(operands(1, 96, 9)[0], 1e-5)
+    gated, down = Linear(matrix(2 * width, 96, 10), norm=norm, gate="silu"), Linear(matrix(96, width, 11))
+    model = OneOperation(table, 96, forward, spec_of(table))
+    paged = NativePagedModel(model, pool, sequences=2)  # type: ignore[arg-type]
+    many, few = paged.add(list(range(301))), paged.add(list(range(301)))
+    paged.model.run(paged.rows({many: 301}), None, show=True)
+    together = torch.tensor(paged.model.hidden(301))
+    for first in range(0, 301, 7):
+        paged.model.run(paged.rows({few: 7}), None, show=True)
+        assert torch.tensor(paged.model.hidden(7)).equal(together[first : first + 7])
+
+
 def test_what_the_program_has_no_operation_for_is_rejected(pool: Pool) -> None:
     table, gated = operands(2, 16, 1), Linear(packed(torch.eye(16)), gate="silu")
     with pytest.raises(NotImplementedError, match="adds a gated product"):

@@ -73,7 +73,8 @@ inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 // q [R][dim] · keys of G groups -> out [R][TILE]. Where keys are read from the pages, their values are fetched.
 // Not inline, as `weigh`: their loops need all registers.
 template <class E, int R, int G>
-__attribute__((noinline)) void score(const float* q, const E* const* keys, int64_t key_stride, const E* const* values, int64_t dim, float* out) {
+__attribute__((noinline)) void score(const float* q, const E* const* keys, int64_t key_stride, const E* const* values,
+                                     int64_t dim, float* out) {
     Lanes sums[R][G];
     const E* key_at[G];
     const E* value_at[G];
@@ -109,8 +110,8 @@ void score_groups(const float* q, const View<E>& view, int64_t dim, float* out) 
 
 // weights [R][TILE] × values, dimensions from d on -> old [R][old_stride] * old_share + that * new_share
 template <class E, int R, int V>
-__attribute__((noinline)) void weigh(const float* weights, const View<E>& view, int64_t d, const float* old_share, const float* new_share,
-           float* mixed, int64_t stride) {
+__attribute__((noinline)) void weigh(const float* weights, const View<E>& view, int64_t d, const float* old_share,
+                                     const float* new_share, float* mixed, int64_t stride) {
     Lanes sums[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sums[r][v] = broadcast(0.0f);

@@ -17,8 +17,8 @@
 // [q][16][4]: 64 bytes with four consecutive inputs, 4 q to 4 q + 3, of each row: what one dot product instruction takes.
 // A byte of a 4-bit kind holds input 4 q + i in its low half and input 16 + 4 q + i in its high half.
 //
-// All results depend on the row of x alone, never on the other rows or on the panels asked for: block products are integers, and their
-// sum over the blocks runs in one order.
+// All results depend on the row of x alone, never on the other rows or on the panels asked for: block products are integers,
+// and their sum over the blocks runs in one order.
 #pragma once
 
 #include <cstdint>

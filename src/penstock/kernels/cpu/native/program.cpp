@@ -59,8 +59,9 @@ int32_t even_shares(int64_t units, int32_t most, int threads) {
 // at the end let the threads end together though one of them was slower.
 class Shrinking {
   public:
-    Shrinking(int64_t units, int64_t cost, int threads)
-        : units_(units), least_(std::max<int64_t>(1, PANEL_SHARE_COST * units / std::max<int64_t>(cost, 1))), threads_(threads) {}
+    Shrinking(int64_t units, int64_t cost, int threads) : units_(units), threads_(threads) {
+        least_ = std::max<int64_t>(1, PANEL_SHARE_COST * units / std::max<int64_t>(1, cost));
+    }
 
     int32_t shares() const {
         int32_t count = 0;
@@ -417,7 +418,8 @@ void Program::multiply_and_gate(const Op& product, const Op& gate, int share, in
                 kernel.linear.linear(matrix, at(x, token * matrix.cols), at(packed, token * inputs), some, product.bias,
                                      results + half * BLOCK - row, 2 * BLOCK, false, row / PANEL, (row + BLOCK) / PANEL);
             }
-            kernel.rows.gate(results, gate.option, some, BLOCK, 0, BLOCK, at(buffer(gate.output), token * width + block * BLOCK),
+            kernel.rows.gate(results, gate.option, some, BLOCK, 0, BLOCK,
+                             at(buffer(gate.output), token * width + block * BLOCK),
                              at(quantized(gate.quantized), token * blocks + block), width);
         }
     }

@@ -30,7 +30,7 @@ struct Op {
     int32_t rows;
     int32_t input;      // buffer; -1 of a LINEAR that reads none but the quantized one
     int32_t added;      // buffer: NORM adds it to its input first
-    int32_t output;     // buffer; LOGITS: that of the logits; -1 of NORM, GATE and ATTENTION whose result is only read quantized
+    int32_t output;     // buffer; LOGITS: that of the logits; -1 of a NORM, GATE or ATTENTION that is only read quantized
     int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
     int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation; SHRINK, EXPAND: parts of the product
     int32_t group;      // of the cache
