@@ -60,8 +60,8 @@ def drop_unread(ops: Sequence[Op], hidden: Value) -> None:
 
 def place(ops: Sequence[Op], results: Sequence[Value]) -> tuple[list[int], int]:
     """Assign each value a buffer. Buffers overlap where their values are never live at the same time. Gives where they
-    begin and the total size, in floats per token. `results` are read after the run. A gate and the product before it may
-    be computed share by share, so what the product reads lives until the gate has written."""
+    begin and the total size, in floats per token. `results` are read after the run. A gate and the product before it
+    may be computed share by share, so what the product reads lives until the gate has written."""
     last: dict[int, int] = {}
     for number, op in enumerate(ops):
         gated = op.kind is OpKind.LINEAR and number + 1 < len(ops) and ops[number + 1].kind is OpKind.GATE
