@@ -1,0 +1,181 @@
+"""LoRA adapters on a CPU: what they cost the streams that have one, and those that have none.
+
+    python bench/lora.py [--model smollm2] [--rank 16] [--streams 1,8,32] [--adapters 1,32] [--steps 40] [--rounds 5]
+                         [--arrivals 10] [--threads 2] [--json FILE]
+
+Random adapters on all seven projections of every layer are written to a temporary folder. One engine, driven step by
+step, decodes so many streams at a time:
+
+    base      before any adapter was loaded
+    unused    without adapters, once some are loaded
+    N         with N different adapters, in turns over the streams
+
+`unused` and the adapters take turns in each round; a figure is the best round's, in tokens per second, and the share of
+base. Then, beside streams without adapters, sequences arrive whose adapters are on disk: the longest time between two
+tokens of the others, beside the longest without an arrival and with the arrival of a sequence without an adapter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from penstock import assemble, settings
+from penstock.engine.loop import EngineLoop
+from penstock.flow import Adapter, Cancel, SamplingParams, Submit
+from penstock.store.adapter import open_adapter
+from penstock.store.resolve import resolve
+from penstock.store.spec import ModelSpec
+
+PROMPT = 16  # tokens
+ARRIVAL_STREAMS = 8
+ARRIVAL_STEPS = 25  # from one arrival to the next
+NUMBERS = count(1)
+
+
+def write_adapter(folder: Path, spec: ModelSpec, rank: int, seed: int) -> Adapter:
+    """In PEFT's format, float16."""
+    hidden, ffn = spec.hidden_size, spec.intermediate_size
+    q, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    sizes = {"q": (hidden, q), "k": (hidden, kv), "v": (hidden, kv), "o": (q, hidden)}
+    modules = {f"self_attn.{name}_proj": size for name, size in sizes.items()}
+    modules |= {"mlp.gate_proj": (hidden, ffn), "mlp.up_proj": (hidden, ffn), "mlp.down_proj": (ffn, hidden)}
+    random, tensors = np.random.default_rng(seed), {}
+    for layer in range(spec.num_layers):
+        for module, (inputs, outputs) in modules.items():
+            name = f"base_model.model.model.layers.{layer}.{module}"
+            a = random.standard_normal((rank, inputs), dtype=np.float32) / inputs**0.5
+            b = random.standard_normal((outputs, rank), dtype=np.float32) * 0.02
+            tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = a.astype("<f2"), b.astype("<f2")
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none"}
+    config["target_modules"] = [module.rpartition(".")[2] for module in modules]
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    found = open_adapter(folder).spec
+    return Adapter(folder.name, found.version, str(folder), found.rank, found.num_bytes)
+
+
+class Streams:
+    """Sequences that decode until they are stopped."""
+
+    def __init__(self, loop: EngineLoop, adapters: list[Adapter | None], vocab: int) -> None:
+        self._loop = loop
+        self.ids = [submit(loop, adapter, vocab) for adapter in adapters]
+        waiting = set(self.ids)
+        while waiting:
+            waiting -= {delta.id for delta in step(loop)}
+
+    def decode(self, steps: int) -> float:
+        """Tokens per second."""
+        start = time.perf_counter()
+        tokens = sum(len(delta.tokens) for _ in range(steps) for delta in step(self._loop))
+        return tokens / (time.perf_counter() - start)
+
+    def stop(self) -> None:
+        for id in self.ids:
+            self._loop.handle(Cancel(id))
+        while self._loop.has_work:
+            step(self._loop)
+
+
+def submit(loop: EngineLoop, adapter: Adapter | None, vocab: int, max_output: int = 4000) -> str:
+    number = next(NUMBERS)
+    tokens = np.random.default_rng(number).integers(10, vocab, PROMPT).tolist()
+    params = SamplingParams(temperature=0.0)
+    loop.handle(Submit(f"s{number}", tokens, params, 0, max_output, number=number, adapter=adapter))
+    return f"s{number}"
+
+
+def step(loop: EngineLoop) -> list[Any]:
+    frame = loop.step()
+    for delta in frame.deltas if frame is not None else ():
+        assert delta.error is None, delta.error
+    return frame.deltas if frame is not None else []
+
+
+def throughput(loop: EngineLoop, spec: ModelSpec, adapters: list[Adapter | None], streams: int, steps: int) -> float:
+    running = Streams(loop, [adapters[place % len(adapters)] for place in range(streams)], spec.vocab_size)
+    running.decode(3)
+    rate = running.decode(steps)
+    running.stop()
+    return rate
+
+
+def gaps(loop: EngineLoop, spec: ModelSpec, arrivals: list[Adapter | None] | None) -> list[float]:
+    """The longest time between two tokens of the streams after each arrival, in milliseconds; None: there are none."""
+    running, worst = Streams(loop, [None] * ARRIVAL_STREAMS, spec.vocab_size), []
+    for adapter in arrivals if arrivals is not None else [None] * 5:
+        if arrivals is not None:
+            submit(loop, adapter, spec.vocab_size, max_output=4)
+        times = [time.perf_counter()]
+        while len(times) <= ARRIVAL_STEPS:
+            if any(delta.id == running.ids[0] for delta in step(loop)):
+                times.append(time.perf_counter())
+        worst.append(1e3 * max(after - before for before, after in pairwise(times)))
+    running.stop()
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--adapters", default="1,32")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--arrivals", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    streams, kinds = ([int(one) for one in text.split(",")] for text in (asked.streams, asked.adapters))
+    spec = resolve(asked.model).spec
+    with tempfile.TemporaryDirectory() as folder:
+        total = max(kinds) + asked.arrivals
+        made = [write_adapter(Path(folder) / f"a{seed}", spec, asked.rank, seed) for seed in range(total)]
+        options = {"model": asked.model, "threads": asked.threads, "kv_memory": "1GiB", "adapter_memory": "2GiB"}
+        loop, _ = assemble.engine_loop(settings.load({**options, "prefix_caching": False}))
+        result = measure(loop, spec, made, streams, kinds, asked)
+    print(json.dumps(result, indent=1))
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(
+    loop: EngineLoop, spec: ModelSpec, made: list[Adapter], streams: list[int], kinds: list[int], asked: Any
+) -> dict[str, Any]:
+    base = {n: max(throughput(loop, spec, [None], n, asked.steps) for _ in range(asked.rounds)) for n in streams}
+    used: list[Adapter | None] = [*made[: max(kinds)]]
+    throughput(loop, spec, used, max(kinds), 1)  # loads all of them
+    variants: dict[str, list[Adapter | None]] = {"unused": [None]} | {f"{kind}": used[:kind] for kind in kinds}
+    rows = []
+    for n in streams:
+        rates: dict[str, list[float]] = {name: [] for name in variants}
+        for _ in range(asked.rounds):
+            for name, adapters in variants.items():
+                rates[name].append(throughput(loop, spec, adapters, n, asked.steps))
+        best = {"base": base[n]} | {name: max(found) for name, found in rates.items()}
+        unused = max(base[n], best["unused"])
+        rows.append({"streams": n, "tokens_per_s": best, "share": {name: best[name] / unused for name in best}})
+    cold: list[Adapter | None] = [*made[max(kinds) :]]
+    longest = {
+        "no_arrival": gaps(loop, spec, None),
+        "arrival_without_adapter": gaps(loop, spec, [None] * len(cold)),
+        "cold_arrival": gaps(loop, spec, cold),
+    }
+    stalls = {name: {"median_ms": statistics.median(found), "max_ms": max(found)} for name, found in longest.items()}
+    return {"model": spec.name, "rank": asked.rank, "threads": asked.threads, "decode": rows, "stalls": stalls}
+
+
+if __name__ == "__main__":
+    main()
