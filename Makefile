@@ -9,7 +9,7 @@ MODEL ?= smollm2
 PARALLEL := $(if $(wildcard /dev/nvidia0),,--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui serve test databases cluster proof speculation parallel sanitize lint lint-deploy types format bench docs screenshots wheel release-check lock clean
+.PHONY: help setup ui serve test databases cluster proof speculation parallel adapters sanitize lint lint-deploy types format bench docs screenshots wheel release-check lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ proof: setup  ## long tests: 300 JSON schemas on real weights, kill -9 of a serv
 
 speculation: setup  ## answers of SmolLM2 to more than 100 prompts, with drafts and without: the same, token for token
 	$(BIN)/python -m pytest -m speculation -s
+
+adapters: setup  ## a thousand LoRA adapters of SmolLM2, a hundred in memory, at random under load
+	$(BIN)/python -m pytest -m adapters --timeout=0
 
 parallel: setup  ## engines of two, three and four ranks: every architecture, real weights, failures
 	$(BIN)/python -m pytest -m parallel tests/end/test_parallel_ranks.py tests/unit/kernels/test_process_ranks.py

@@ -20,6 +20,7 @@ from penstock.flow import Adapter
 from penstock.forward.adapter_loading import read_deltas
 from penstock.forward.torch_adapters import TorchAdapter
 from penstock.kernels.arrays import Array
+from penstock.kernels.cpu import library
 from penstock.kernels.cpu.low_rank import PackedAdapter
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, PackedForm, load, open_source
@@ -143,3 +144,21 @@ def test_adapters_change_what_the_model_says(family: Family) -> None:
     base = native_logits(model, [(TEXTS[0], None)], [{0: 90}])[0]
     for adapter in adapters.values():
         assert abs(native_logits(model, [(TEXTS[0], adapter)], [{0: 90}])[0] - base).max() > 0.01
+
+
+@needs_library
+def test_instruction_sets_agree(tmp_path: Path) -> None:
+    """To the last bit; `portable` on x86 has no fused multiply-add."""
+    loaded = library.native_library()
+    before = loaded.penstock_isa()
+    found = {}
+    try:
+        for isa in (b"avx2", b"avx512", b"avx512vnni", b"neon", b"dotprod"):
+            if loaded.penstock_select(isa):
+                model, adapters = Family("llama", tmp_path / isa.decode()).packed("int8")
+                texts = list(zip(TEXTS, adapters.values(), strict=False))
+                found[isa] = native_logits(model, texts, [dict.fromkeys(range(len(texts)), 90)])
+    finally:
+        loaded.penstock_select(before)
+    first = next(iter(found.values()))
+    assert all(np.array_equal(first, other) for other in found.values())
