@@ -147,7 +147,7 @@ def test_an_admin_key_in_the_tabs_storage_moves_to_memory(enter: Callable[..., P
 
 def test_adapters_are_listed_with_their_base(enter: Callable[..., Page], gateway: Server) -> None:
     page = enter("models", key=ADMIN)
-    table = page.get_by_role("table", name="Adapters of near")
+    table = page.get_by_role("region", name="Adapters of near")
     expect(table.locator("tbody tr")).to_have_count(2)
     row = table.locator("tr[data-adapter=style]")
     expect(row).to_contain_text("on disk")  # no engine has needed it so far
