@@ -55,10 +55,12 @@ void LowRankTasks::shrink(int64_t site, int32_t parts, const float* x, int64_t w
     const LowRankPart& part = all[share % parts];
     if (part.shrink == nullptr) return;
     const int64_t rank = part.shrink->rows;
+    const int64_t panels = num_panels(*part.shrink);
     float* out = shrunk(unit, all, share % parts);
     for (size_t index = unit.begin; index < unit.end; ++index) {
         const AdaptedRun& run = runs_[index];
-        kernels().linear.linear(*part.shrink, x + run.first * width, nullptr, run.count, nullptr, out, rank, false, 0, 1);
+        kernels().linear.linear(*part.shrink, x + run.first * width, nullptr, run.count, nullptr, out, rank, false, 0,
+                                panels);
         for (int64_t at = 0; at < run.count * rank; ++at) out[at] *= part.scale;
         out += run.count * rank;
     }
@@ -70,11 +72,13 @@ void LowRankTasks::expand(int64_t site, int32_t parts, float* out, int64_t width
     const LowRankPart* all = unit.adapter->parts + site * MOST_PARTS;
     const LowRankPart& part = all[task % parts];
     if (part.shrink == nullptr) return;
+    const int64_t panels = num_panels(*part.expand);
+    const int64_t begin = panels * split / splits_, end = panels * (split + 1) / splits_;
     const float* from = shrunk(unit, all, task % parts);
     for (size_t index = unit.begin; index < unit.end; ++index) {
         const AdaptedRun& run = runs_[index];
         kernels().linear.linear(*part.expand, from, nullptr, run.count, nullptr, out + run.first * width + part.offset,
-                                width, true, split, splits_);
+                                width, true, begin, end);
         from += run.count * part.shrink->rows;
     }
 }
