@@ -1,11 +1,13 @@
 """What 100 safety rules cost: a server with rules beside one without, and a second one without as the control.
 
     python bench/safety.py [--model smollm2] [--streams 16] [--tokens 64] [--rounds 8] [--rules 100] [--json FILE]
-    python bench/safety.py --frontend [--streams 256] [--tokens 300]       # an engine that computes nothing
+    python bench/safety.py --frontend [--streams 128] [--tokens 150] [--rounds 24]     # an engine that computes nothing
 
-Each round has a turn of each server, in changing order: all streams at once, the same prompts, greedy. Ratios are
-medians over the rounds of (tokens/s of the server) / (tokens/s without rules), or with `--frontend` of CPU time per
-token (`frontend.py`). No rule matches, so all answer the same.
+A round has two turns of each server, there and back (none, control, rules, rules, control, none), so that what drifts
+falls on all alike. A turn has all streams at once, the same prompts, greedy; no rule matches, so all answer the same.
+Its figure is tokens/s, or with `--frontend` the CPU time of the frontend per token (`frontend.py`). Printed are the
+medians over the rounds of (the server) / (without rules), each with the 95% interval of the median that follows from
+the order of the ratios, without assumptions about their distribution. The bar is 2%.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import random
 import re
 import statistics
@@ -30,6 +33,7 @@ import frontend
 
 COMMON = ("the", "a", "once", "there", "was", "and", "in", "of", "to", "she", "he", "it", "with", "number")
 SERVERS = ("none", "control", "rules")
+THERE_AND_BACK = (*SERVERS, *reversed(SERVERS))
 
 
 def rules(count: int) -> str:
@@ -106,9 +110,12 @@ async def measure(options: argparse.Namespace, servers: dict[str, Server]) -> di
             while (await session.get(f"{server.url}/ready")).status != 200:
                 await asyncio.sleep(0.2)
             await turn(session, server.url, options.streams, options.tokens)
-        for number in range(options.rounds):
-            for name in in_turn(number):
-                found[name].append(await turn(session, servers[name].url, options.streams, options.tokens))
+        for _ in range(options.rounds):
+            speeds: dict[str, list[float]] = {name: [] for name in servers}
+            for name in THERE_AND_BACK:
+                speeds[name].append(await turn(session, servers[name].url, options.streams, options.tokens))
+            for name, (first, second) in speeds.items():
+                found[name].append(2 / (1 / first + 1 / second))
     return summary("tokens_per_s", found)
 
 
@@ -125,18 +132,14 @@ def measure_frontend(options: argparse.Namespace, configs: dict[str, str]) -> di
             servers[name] = stack.enter_context(
                 frontend.Server(source, options.model, frontend.COST_STEP_MS, "--config", file.name)
             )
-        for tokens in (20, *[options.tokens] * options.rounds):
+        for number, tokens in enumerate((20, *[options.tokens] * options.rounds)):
             requests = [frontend.request("chat", options.model, place, 40, tokens) for place in range(options.streams)]
-            for name in in_turn(len(found["none"])):
-                _, spent, _ = frontend.load(servers[name], requests)
-                found[name].append(spent / (options.streams * tokens) * 1e6)
-    return summary("cpu_us_per_token", {name: values[1:] for name, values in found.items()})
-
-
-def in_turn(number: int) -> list[str]:
-    """The servers in the order of a round."""
-    place = number % len(SERVERS)
-    return [*SERVERS[place:], *SERVERS[:place]]
+            spent = dict.fromkeys(SERVERS, 0.0)
+            for name in THERE_AND_BACK:
+                spent[name] += frontend.load(servers[name], requests)[1]
+            for name, seconds in spent.items() if number else ():
+                found[name].append(seconds / (2 * options.streams * tokens) * 1e6)
+    return summary("cpu_us_per_token", found)
 
 
 def summary(unit: str, found: dict[str, list[float]]) -> dict[str, Any]:
@@ -144,8 +147,20 @@ def summary(unit: str, found: dict[str, list[float]]) -> dict[str, Any]:
     for name in ("control", "rules"):
         ratios = [one / without for one, without in zip(found[name], found["none"], strict=True)]
         result[f"{name}_ratio"] = round(statistics.median(ratios), 4)
+        result[f"{name}_95%"] = [round(one, 4) for one in interval(ratios)]
         result[f"{name}_ratios"] = [round(one, 3) for one in ratios]
     return result
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Of the median, 95%: the k-th smallest and the k-th largest value, where k - 1 or fewer of n fair coins are heads
+    with a probability of at most 2.5%."""
+    ordered, count, below, k = sorted(values), len(values), 0.0, 0
+    while k < count // 2 and below + math.comb(count, k) / 2**count <= 0.025:
+        below += math.comb(count, k) / 2**count
+        k += 1
+    k = max(k, 1)
+    return ordered[k - 1], ordered[-k]
 
 
 def main() -> None:
