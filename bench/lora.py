@@ -1,7 +1,7 @@
 """LoRA adapters on a CPU: what they cost the streams that have one, and those that have none.
 
     python bench/lora.py [--model smollm2] [--rank 16] [--streams 1,8,32] [--adapters 1,32] [--steps 40] [--rounds 5]
-                         [--arrivals 10] [--threads 2] [--json FILE]
+                         [--arrivals 10] [--threads 2] [--cpu-time] [--json FILE]
 
 Random adapters on all seven projections of every layer are written to a temporary folder. One engine, driven step by
 step, decodes so many streams at a time:
@@ -13,10 +13,15 @@ step, decodes so many streams at a time:
 `unused` and the adapters take turns in each round; a figure is the best round's, in tokens per second, and the share of
 base. Then, beside streams without adapters, sequences arrive whose adapters are on disk: the longest time between two
 tokens of the others, beside the longest without an arrival and with the arrival of a sequence without an adapter.
+
+With --cpu-time and --threads 1, seconds are CPU time of the process (bench/cpu_clock.py); there are no arrivals then.
 """
 
 from __future__ import annotations
 
+import cpu_clock  # noqa: F401 - before penstock is imported
+
+# isort: split
 import argparse
 import json
 import statistics
@@ -136,6 +141,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--arrivals", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     streams, kinds = ([int(one) for one in text.split(",")] for text in (asked.streams, asked.adapters))
@@ -167,6 +173,15 @@ def measure(
         best = {"base": base[n]} | {name: max(found) for name, found in rates.items()}
         unused = max(base[n], best["unused"])
         rows.append({"streams": n, "tokens_per_s": best, "share": {name: best[name] / unused for name in best}})
+    result = {
+        "model": spec.name,
+        "rank": asked.rank,
+        "threads": asked.threads,
+        "cpu_time": asked.cpu_time,
+        "decode": rows,
+    }
+    if asked.cpu_time:
+        return result
     cold: list[Adapter | None] = [*made[max(kinds) :]]
     longest = {
         "no_arrival": gaps(loop, spec, None),
@@ -174,7 +189,7 @@ def measure(
         "cold_arrival": gaps(loop, spec, cold),
     }
     stalls = {name: {"median_ms": statistics.median(found), "max_ms": max(found)} for name, found in longest.items()}
-    return {"model": spec.name, "rank": asked.rank, "threads": asked.threads, "decode": rows, "stalls": stalls}
+    return result | {"stalls": stalls}
 
 
 if __name__ == "__main__":
