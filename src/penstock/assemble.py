@@ -177,6 +177,7 @@ def replica_set(
         report = None if journal is None else (lambda: journal.replica(source).level)
         emit = None if journal is None else journal.record
         settings, gpu = shares[number % len(shares)]
+        settings = msgspec.structs.replace(settings, cache=settings.cache.for_replica(number))
         tell = on_phase if number == 0 else None
 
         def spawn() -> ProcessEngine:

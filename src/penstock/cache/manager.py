@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.cache.eviction_history import EvictionHistory
+from penstock.cache.kv_events import KvEventLog
 from penstock.cache.pool import Pool, Usage
 from penstock.cache.prefix_chain import ChainLink, PrefixChain
 from penstock.errors import PenstockError
@@ -54,16 +55,20 @@ class CacheManager:
         prefix_caching: bool,
         history: EvictionHistory | None = None,
         secret: bytes | None = None,
+        events: KvEventLog | None = None,
     ) -> None:
         """`num_blocks` counts block 0 of each group, which is never allocated. `history` follows the first group, whose
         attention reaches furthest, and is what explanations are made of. `secret` is the server's (`flow.prefix`); None
-        draws one, for an engine that shares keys with no other."""
+        draws one, for an engine that shares keys with no other. `events` follow the first group, too."""
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._cache_groups = groups
         self.windows = [group.window for group in groups]
         self.history = history if prefix_caching else None
-        self._pools = [Pool(count, None if index else self.history) for index, count in enumerate(num_blocks)]
+        self._pools = [
+            Pool(count, None if index else self.history, None if index else events)
+            for index, count in enumerate(num_blocks)
+        ]
         self._groups = list(zip(self.windows, self._pools, strict=True))
         self._tables: dict[BlockTable, None] = {}  # for check_integrity
         self._planned = 0
@@ -168,7 +173,7 @@ class CacheManager:
             chain.grow(tokens, full)
             for index in range(table.settled // self.block_size, full):
                 for held, pool in zip(table.blocks, self._pools, strict=True):
-                    pool.publish(held[index], chain.links[index])
+                    pool.publish(held[index], chain.links[index], first=index == 0)
         table.settled = settled
         for group, (window, pool) in enumerate(self._groups):
             held, begin, end = table.blocks[group], table.first[group], self._first(window, settled)

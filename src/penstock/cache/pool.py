@@ -24,6 +24,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple
 
 from penstock.cache.eviction_history import EvictionHistory
+from penstock.cache.kv_events import KvEventLog
 from penstock.cache.prefix_chain import ChainLink
 from penstock.cache.prefix_index import PrefixIndex
 from penstock.errors import PenstockError
@@ -41,9 +42,12 @@ class Usage(NamedTuple):
 
 
 class Pool:
-    def __init__(self, num_blocks: int, history: EvictionHistory | None = None) -> None:
-        """Blocks 1 .. num_blocks - 1 can be allocated. `history` follows what is published and evicted."""
+    def __init__(
+        self, num_blocks: int, history: EvictionHistory | None = None, events: KvEventLog | None = None
+    ) -> None:
+        """Blocks 1 .. num_blocks - 1 can be allocated. `history` and `events` follow what is published and evicted."""
         self._history = history
+        self._events = events
         self._references = [0] * num_blocks
         self._hits = [0] * num_blocks  # of published blocks: how often they were acquired
         self._shared = 0
@@ -149,16 +153,21 @@ class Pool:
             del self._resting[block]
             self._make_available(block)
 
-    def publish(self, block: int, link: ChainLink) -> None:
-        """Put a held, full, final block into the index. The first block of a key keeps it."""
-        if self._index.add(block, link) and self._history is not None:
-            self._history.publish(link)
+    def publish(self, block: int, link: ChainLink, *, first: bool = False) -> None:
+        """Put a held, full, final block into the index. The first block of a key keeps it. `first`: of its chain."""
+        if self._index.add(block, link):
+            if self._history is not None:
+                self._history.publish(link)
+            if self._events is not None:
+                self._events.store(link, first=first)
 
     def unpublish(self, block: int) -> None:
         """The opposite of `publish`: the block becomes free, at once or when its holders release it."""
         link, _ = self._withdraw(block)
         if self._history is not None:
             self._history.withdraw(link)
+        if self._events is not None:
+            self._events.remove(link)
         if block in self._cached:
             del self._cached[block]
             self._free.append(block)
@@ -169,12 +178,16 @@ class Pool:
         link, hits = self._withdraw(block)
         if self._history is not None:
             self._history.evict(link, hits)
+        if self._events is not None:
+            self._events.remove(link)
         return block
 
     def clear(self) -> None:
         """Evict all cached blocks: their content is lost."""
         while self._cached:
             self._free.append(self.evict())
+        if self._events is not None:
+            self._events.clear()
 
     def _make_available(self, block: int) -> None:
         self.freed += 1

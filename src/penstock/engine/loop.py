@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.adapters import AdapterCache
+from penstock.engine.kv_publisher import KvPublisher
 from penstock.engine.model_traces import ModelTraces, Trace
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Backend, Cancel, Constraint, Delta, Frame, Query, Reply, Submit
@@ -29,9 +30,11 @@ class EngineLoop:
         grammars: GrammarCache | None = None,
         trace: Trace | None = None,
         adapters: AdapterCache[Any] | None = None,
+        publisher: KvPublisher | None = None,
     ) -> None:
         """`trace`: of the model's inside, on a thread beside the loop. `adapters`: also the scheduler's and the
-        backend's; None: there are none."""
+        backend's; None: there are none. `publisher` tells other routers of the cache."""
+        self.publisher = publisher
         self.scheduler = scheduler
         self.backend = backend
         self.grammars = grammars
@@ -93,13 +96,19 @@ class EngineLoop:
                 raise  # an interrupt: running sequences have been ended, and the engine can go on
         deltas += self.scheduler.drain()
         record = self.scheduler.take_record()
+        if self.publisher is not None:
+            self.publisher.publish()
         return Frame(deltas, record) if deltas or record else None
 
     def sleep(self) -> bool:
         """Release the backend's memory, and forget what was cached in it. False: the backend has to be built anew."""
         if not self.backend.release_memory():
+            if self.publisher is not None:
+                self.publisher.close()
             return False
         self.scheduler.clear_cache()
+        if self.publisher is not None:
+            self.publisher.publish()
         return True
 
     def wake(self) -> None:

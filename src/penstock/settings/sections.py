@@ -93,6 +93,20 @@ class CacheSettings(Section, frozen=True):
         ),
     ] = None
     prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True
+    kv_events: Annotated[
+        Annotated[str, Meta(pattern=r"^tcp://(\*|[^\s:/\[\]]+|\[[0-9a-fA-F:]+\]):\d{1,5}$")] | None,
+        Meta(
+            description="Address where cached blocks, with their tokens, are published for other routers in vLLM's "
+            "format, such as tcp://127.0.0.1:5557; further replicas take the ports behind it. [default: none]"
+        ),
+    ] = None
+
+    def for_replica(self, number: int) -> CacheSettings:
+        """With a port of its own for its events."""
+        if self.kv_events is None or number == 0:
+            return self
+        address, _, port = self.kv_events.rpartition(":")
+        return msgspec.structs.replace(self, kv_events=f"{address}:{int(port) + number}")
 
 
 class ScheduleSettings(Section, frozen=True):

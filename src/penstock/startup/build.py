@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from penstock.cache import CacheManager, EvictionHistory
+from penstock.cache.kv_events import KvEventLog
+from penstock.engine.kv_publisher import KvPublisher
 from penstock.engine.loop import EngineLoop
 from penstock.engine.rank_group import RankGroup
 from penstock.errors import InvalidSetting
@@ -118,7 +120,10 @@ def engine_loop(
             config.followers.close()
         raise
     trace = None if built.tracer is None else lazy_trace(built.tracer)
-    loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars, trace, built.adapters)
+    events = _kv_events(config, built)
+    publisher = None if events is None else KvPublisher(config.settings.cache.kv_events or "", events)
+    scheduler = _scheduler(config, built, secret, events)
+    loop = EngineLoop(scheduler, built.backend, grammars, trace, built.adapters, publisher)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
     return loop, _facts(config, built, timer)
@@ -304,12 +309,21 @@ def _kernels(kind: BackendKind) -> str:
     return f"native {library.isa()}" if kind == "native" else "triton" if kind == "cuda" else "torch"
 
 
-def _scheduler(config: BackendConfig, built: BuiltBackend, secret: bytes | None) -> Scheduler:
+def _kv_events(config: BackendConfig, built: BuiltBackend) -> KvEventLog | None:
+    """None: no other router is told of the cache."""
+    if config.settings.cache.kv_events is None or not config.settings.cache.prefix_caching:
+        return None
+    return KvEventLog(built.cache.block_size, "GPU" if config.kind == "cuda" else "CPU")
+
+
+def _scheduler(
+    config: BackendConfig, built: BuiltBackend, secret: bytes | None, events: KvEventLog | None
+) -> Scheduler:
     settings, size = config.settings, built.cache
     history = EvictionHistory() if settings.observe.events else None
     groups, limits = config.spec.cache_groups, config.limits
     return Scheduler(
-        CacheManager(groups, size.blocks, size.block_size, settings.cache.prefix_caching, history, secret),
+        CacheManager(groups, size.blocks, size.block_size, settings.cache.prefix_caching, history, secret, events),
         step_tokens=limits.step_tokens,
         max_sequences=limits.max_sequences,
         max_waiting=settings.schedule.max_waiting,
