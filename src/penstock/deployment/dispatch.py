@@ -77,9 +77,8 @@ class Dispatcher:
                 delivered.append(delta)
                 times.append(end := now())
         if self._emit is not None:
-            self._emit(
-                events.Delivered("", end, start, frame.record, delivered, times, self._source, numbers, tokens_done)
-            )
+            of_frame = (delivered, times, self._source, numbers, tokens_done, frame.step)
+            self._emit(events.Delivered("", end, start, frame.record, *of_frame))
 
     def _push_tokens(self, frame: Frame) -> array[int]:
         """Returns the numbers of the sequences that got a token."""

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock.deployment.dispatch import Dispatcher, terminal_delta
@@ -46,9 +46,10 @@ class Replica:
         emit: Emit | None = None,
         card: ModelCard | None = None,
         report: Callable[[], EngineReport | None] | None = None,
+        wait_for_next: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`spawn` starts an engine process and does not wait for it. `source` names the replica in events. `report`
-        gives the engine's last report of its load."""
+        """`spawn` starts an engine process, or links to one, and does not wait for it. `source` names the replica in
+        events. `report` gives its last report of its load. `wait_for_next`: before a `spawn` for one that died."""
         self.source = source
         self.name = f"{source.model}/{source.replica}"
         self.card = card or ModelCard(name=source.model)
@@ -61,6 +62,7 @@ class Replica:
         self.prefixes: PrefixTracker | None = None  # what its cache is expected to hold
         self.restarts = 0
         self._spawn = spawn
+        self._wait_for_next = wait_for_next
         self._engine = spawn()
         self._dispatcher = Dispatcher(lambda cancel: self._engine.cancel(cancel), source, emit)
         self._inbox: deque[Frame | Reply] = deque()  # messages of the engine, to be delivered
@@ -169,6 +171,8 @@ class Replica:
 
     async def _restart(self) -> None:
         self.restarts += 1
+        if self._wait_for_next is not None:
+            await self._wait_for_next()
         try:
             self._engine = self._spawn()
         except OSError as error:  # no memory or no process to be had: as if it had died

@@ -19,8 +19,9 @@ from typing import Any
 
 from penstock import errors
 from penstock.engine.ipc import PeerGone, open_frontend_link
+from penstock.engine.terminal import terminal_messages
 from penstock.errors import EngineDied
-from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
+from penstock.flow import Cancel, Failure, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import FromEngine, StartPhase, Stop
 from penstock.settings import Settings, child_environment, to_wire
 from penstock.system.resources import only_gpu
@@ -38,8 +39,10 @@ class ProcessEngine:
         on_phase: Callable[[str], None] | None = None,
         *,
         gpu: int | None = None,
+        listen: Path | None = None,
     ) -> None:
-        """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees."""
+        """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees. `listen`: where further
+        frontends find it."""
         self._begin(on_phase)
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
@@ -58,7 +61,7 @@ class ProcessEngine:
             raise
         finally:
             os.close(write_end)  # the child holds the only copy now: it closes when the child ends
-        self._send(Start(to_wire(settings), secret))
+        self._send(Start(to_wire(settings), secret, None if listen is None else str(listen)))
 
     def _begin(self, on_phase: Callable[[str], None] | None) -> None:
         self._on_phase = on_phase
@@ -99,7 +102,7 @@ class ProcessEngine:
             timeout_s = 0.0
         messages = self._read(timeout_s)
         if self.dead is not None:
-            messages += self._terminal_messages(self.dead)
+            messages += terminal_messages(self.dead, self.open, self.queries)
         return messages
 
     def close(self) -> None:
@@ -168,16 +171,6 @@ class ProcessEngine:
         except subprocess.TimeoutExpired:
             how = "and does not exit"  # see `close`
         self.dead = f"the engine process died ({how})"
-
-    def _terminal_messages(self, why: str) -> list[Frame | Reply]:
-        """For a dead process: a terminal Delta of each open sequence, a Reply to each open query."""
-        deltas = [
-            Delta(id=name, finish=FinishReason.ERROR, error=why, code=EngineDied.code) for name in sorted(self.open)
-        ]
-        replies = [Reply(number, error=why) for number in sorted(self.queries)]
-        self.open.clear()
-        self.queries.clear()
-        return [*([Frame(deltas)] if deltas else []), *replies]
 
     def _check_alive(self) -> None:
         if self.dead is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.engine.ipc import IpcLink
+from penstock.engine.links import EngineLinks
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
@@ -23,12 +24,16 @@ Build = Callable[[Settings, bytes, Report], tuple[EngineLoop, dict[str, Any]]]
 
 def serve(link: IpcLink[ToEngine], build: Build) -> int:
     """Runs until it is told to stop; returns the exit code of the process. Raises PeerGone."""
-    host = _start(link, build)
-    if host is None:
-        return 1
-    while _turn(link, host):
-        pass
-    return 0
+    links = EngineLinks(link)
+    try:
+        host = _start(links, build)
+        if host is None:
+            return 1
+        while _turn(links, host):
+            pass
+        return 0
+    finally:
+        links.close()
 
 
 class EngineHost:
@@ -96,7 +101,8 @@ class EngineHost:
         return self.facts
 
 
-def _start(link: IpcLink[ToEngine], build: Build) -> EngineHost | None:
+def _start(links: EngineLinks, build: Build) -> EngineHost | None:
+    link = links.starter
     start, *others = link.receive(None)  # the frontend waits for Ready before it sends more, unless it stops us
     assert isinstance(start, Start)
     if others:
@@ -104,6 +110,8 @@ def _start(link: IpcLink[ToEngine], build: Build) -> EngineHost | None:
     try:
         settings = from_wire(start.settings)
         host = EngineHost(lambda: build(settings, start.secret, lambda phase: link.send(StartPhase(phase))))
+        if start.listen is not None:
+            links.listen(start.listen, lambda: host.facts)
     except PenstockError as error:
         link.send(Failure(error.code, error.message, error.param))
         return None
@@ -115,14 +123,14 @@ def _start(link: IpcLink[ToEngine], build: Build) -> EngineHost | None:
     return host
 
 
-def _turn(link: IpcLink[ToEngine], host: EngineHost) -> bool:
+def _turn(links: EngineLinks, host: EngineHost) -> bool:
     """Handle the messages that have arrived (wait for one if there is no work), then run a step. False: stop."""
-    for message in link.receive(0.0 if host.has_work else None):
+    for link, message in links.receive(0.0 if host.has_work else None):
         if isinstance(message, Stop):
             return False
         assert not isinstance(message, Start)
         if reply := host.handle(message):
-            link.send(reply)
+            links.send(link, reply)
     if host.loop is not None and (frame := host.loop.step()):
-        link.send(frame.packed())
+        links.send_frame(frame)
     return True

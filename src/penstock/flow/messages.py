@@ -45,6 +45,7 @@ class Start(Wire, frozen=True):
 
     settings: dict[str, Any]
     secret: bytes  # see `flow.prefix`
+    listen: str | None = None  # path of the Unix socket for further frontends; None: there are none
 
 
 class Submit(Wire, frozen=True):
@@ -203,6 +204,7 @@ class Frame(Wire, frozen=True):
     deltas: list[Delta]
     record: bytes | None = None
     tokens: bytes = b""  # array("I"): sequence number, token id, …
+    step: int = 0  # of several frontends' frames: which of the engine's records belongs to it; 0: none
 
     def packed(self) -> Frame:
         """For the wire: Deltas with one token and nothing else become pairs."""
@@ -213,7 +215,7 @@ class Frame(Wire, frozen=True):
                 pairs += (delta.number, delta.tokens[0])
             else:
                 others.append(delta)
-        return Frame(others, self.record, array("I", pairs).tobytes())
+        return Frame(others, self.record, array("I", pairs).tobytes(), self.step)
 
     def pairs(self) -> tuple[array[int], array[int]]:
         """Sequence numbers and token ids of `tokens`."""

@@ -144,6 +144,7 @@ class Delivered(Event, frozen=True, gc=False):
     source: Source = UNNAMED
     numbers: array[int] | tuple[()] = ()  # of sequences, "I"
     tokens_done: float = 0.0  # when their tokens were text
+    step: int = 0  # with several frontends: which of the engine's records it belongs to; 0: none, or its own
 
 
 class Flushed(Event, frozen=True, gc=False):

@@ -272,9 +272,15 @@ class Journal:
             numbers = array("I", event.numbers)
             numbers.extend(sequence.number for sequence, _, _ in news)
             times = array("d", [event.tokens_done, *(t for _, _, t in news)])
+            replica.note_record(event.step)
             step = replica.steps.add(event.record, start, numbers.tobytes(), times.tobytes())
             settled = step.start + step.settled_us * 1e-6
             self._stepped(replica, step, settled)
+        elif event.step and (found := replica.steps.find(replica.ring_number(event.step))) is not None:
+            settled = found.start + found.settled_us * 1e-6
+            numbers = array("I", [*event.numbers, *(sequence.number for sequence, _, _ in news)])
+            times = array("d", [*[event.tokens_done] * len(event.numbers), *(t for _, _, t in news)])
+            replica.steps.add_texts(found.number, numbers, times)
         moment = Moment(settled, start, replica.steps.last)
         gaps = self._further_tokens(event, moment) if event.numbers else {}
         tokens = sum(gaps.values())

@@ -62,6 +62,7 @@ class ReplicaTrace:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.steps = StepRing()
+        self._before_engine = 0  # steps of earlier engines, if the engine counts its records
         self.totals = Totals()
         self.level = Level()
         self.token_gap_s = Histogram(TOKEN_LATENCY_S)
@@ -73,6 +74,15 @@ class ReplicaTrace:
         self.batch_size = Histogram(BATCH_SIZES)
         self.prompt_tokens = Histogram(TOKENS)  # of a request, as the next
         self.output_tokens = Histogram(TOKENS)
+
+    def note_record(self, count: int) -> None:
+        """A record is about to be added: the engine's `count`-th, if there are several frontends."""
+        if count == 1:
+            self._before_engine = self.steps.last
+
+    def ring_number(self, count: int) -> int:
+        """The number in the ring of the engine's `count`-th record."""
+        return self._before_engine + count
 
     def count_gaps(self, gaps: dict[float, int]) -> None:
         """Seconds between two tokens of a sequence, and how often each occurred in a step."""

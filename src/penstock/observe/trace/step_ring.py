@@ -54,6 +54,21 @@ class StepRing:
                 self._bytes -= len(oldest.record) + len(oldest.numbers) + len(oldest.text_times) + OVERHEAD_BYTES
         return step._replace(number=self.last)
 
+    def add_texts(self, number: int, numbers: array[int], text_times: array[float]) -> None:
+        """Of a step that is there, from another frontend: when the tokens of these sequences were text."""
+        with self._lock:
+            place = number - self.last - 1  # from the end: it is among the newest
+            if -place > len(self._steps) or place >= 0:
+                return
+            step = self._steps[place]
+            more = (step.numbers + numbers.tobytes(), step.text_times + text_times.tobytes())
+            self._steps[place] = step._replace(numbers=more[0], text_times=more[1])
+            self._bytes += len(numbers.tobytes()) + len(text_times.tobytes())
+
+    def find(self, number: int) -> StepRecord | None:
+        """The step of this number, if the ring has it."""
+        return next(iter(self.between(number, number)), None)
+
     def between(self, begin: int, end: int) -> Iterator[StepRecord]:
         """Steps begin .. end, as far as the ring still has them."""
         for number, packed in self._slice(begin, end):

@@ -1,0 +1,126 @@
+"""An engine that another process has started, as a further frontend sees it: a link over its Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock import errors
+from penstock.engine.terminal import terminal_messages
+from penstock.errors import EngineDied
+from penstock.flow import Cancel, Frame, Query, Ready, Reply, Submit
+from penstock.flow.messages import FromEngine, ToEngine
+from penstock.system.framed_socket import FramedSocket
+
+LOOK_S = 0.05  # between two looks for an engine that starts
+
+
+class LinkedEngine:
+    """Implements flow.WatchedEngine. Belongs to one event loop. Every open sequence gets a terminal Delta, also when
+    the engine dies."""
+
+    def __init__(self, path: Path, end_engine: Callable[[str], None]) -> None:
+        """The engine listens at `path`; raises OSError otherwise. `end_engine` has its process killed, and says why."""
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect(str(path))
+        except OSError:
+            sock.close()
+            raise
+        self._framed = FramedSocket(sock)
+        self._end_engine = end_engine
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+        self._writing = False
+        self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
+        self.queries: set[int] = set()  # ids of those without a Reply so far
+        self.facts: dict[str, Any] | None = None
+        self.failure: errors.PenstockError | None = None
+        self.dead: str | None = None
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        return (self._framed.fileno(),)
+
+    def submit(self, message: Submit) -> None:
+        self._check_alive()
+        self.open.add(message.id)
+        self._send(message)
+
+    def cancel(self, message: Cancel) -> None:
+        self._send(message)
+
+    def query(self, message: Query) -> None:
+        self._check_alive()
+        self.queries.add(message.id)
+        self._send(message)
+
+    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        """Never waits."""
+        messages: list[Frame | Reply] = []
+        if self.dead is None:
+            for data in self._framed.receive():
+                match self._decoder.decode(data):
+                    case Frame() as frame:
+                        self.open.difference_update(delta.id for delta in frame.deltas if delta.finish is not None)
+                        messages.append(frame)
+                    case Reply() as reply:
+                        self.queries.discard(reply.id)
+                        messages.append(reply)
+                    case Ready() as ready:
+                        self.facts = ready.facts
+            if self._framed.gone:
+                self.dead = "the engine process died"
+        if self.dead is not None:
+            messages += terminal_messages(self.dead, self.open, self.queries)
+        return messages
+
+    def end(self, why: str) -> None:
+        self._end_engine(why)
+        self.dead = self.dead or why
+
+    def close(self) -> None:
+        """The link only: the engine belongs to the process that started it, which cancels what is open here."""
+        self.dead = self.dead or "the engine was closed"
+        self._stop_writing()
+        self._framed.close()
+
+    kill = close
+
+    def _send(self, message: ToEngine) -> None:
+        if self.dead is None:
+            self._framed.send(self._encoder.encode(message))
+            if self._framed.unsent_bytes and not self._writing:  # the engine is in a long step
+                self._writing = True
+                asyncio.get_running_loop().add_writer(self._framed.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        self._framed.flush()
+        if not self._framed.unsent_bytes:
+            self._stop_writing()
+
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._writing = False
+            asyncio.get_running_loop().remove_writer(self._framed.fileno())
+
+    def _check_alive(self) -> None:
+        if self.dead is not None:
+            raise EngineDied(self.dead)
+
+
+async def wait_for_engine(path: Path, timeout_s: float) -> None:
+    """Until an engine listens at `path`. Returns also if none does in time: a link cannot be made then."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(path))
+            return
+        await asyncio.sleep(LOOK_S)
