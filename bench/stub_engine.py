@@ -28,7 +28,7 @@ from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Repl
 from penstock.flow.messages import Stop, ToEngine, TokenLogprobs
 from penstock.gateway.keys.stored_keys import StoredKeys
 from penstock.gateway.limits.local_limiter import LocalLimiter
-from penstock.http.api.response_store import ResponseStore
+from penstock.http.response_store import ResponseStore
 from penstock.observe.history import History
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.step_ring import StepRing

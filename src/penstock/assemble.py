@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.gateway.limits.limiter import Limiter
     from penstock.gateway.safety.safety import Safety
     from penstock.http.service import ModelManager, Service
-    from penstock.observe.events import Emit
+    from penstock.observe.events import Emit, Listener
     from penstock.observe.observer import Observer
     from penstock.observe.trace.journal import Journal
     from penstock.pipeline import Pipeline
@@ -162,10 +163,12 @@ def replica_set(
     journal: Journal | None = None,
     on_phase: Callable[[str], None] | None = None,
     cluster: RayCluster | None = None,
+    listen: Sequence[Path] | None = None,
 ) -> ReplicaSet:
     """The supervised engine processes of a model for a server, at most one per share: none is started yet. `secret` is
     the server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
-    does until it is ready. `cluster`: where they run; None: on this machine."""
+    does until it is ready. `cluster`: where they run; None: on this machine.
+    `listen`: where further frontends find each."""
     from penstock.deployment.replica import Replica
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.scale_policy import ScaleLimits
@@ -179,10 +182,11 @@ def replica_set(
         settings, gpu = shares[number % len(shares)]
         settings = msgspec.structs.replace(settings, cache=settings.cache.for_replica(number))
         tell = on_phase if number == 0 else None
+        path = None if listen is None else listen[number]
 
         def spawn() -> ProcessEngine:
             if cluster is None:
-                return ProcessEngine(settings, secret, tell, gpu=gpu)
+                return ProcessEngine(settings, secret, tell, gpu=gpu, listen=path)
             from penstock.cluster.ray_engine import RayEngine
 
             return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None))
@@ -204,7 +208,7 @@ def local_model(
     files: ModelFiles,
     replicas: ReplicaSet,
     numbers: SequenceNumbers,
-    journal: Journal | None = None,
+    journal: Listener | None = None,
 ) -> LocalModel:
     """A model around its replicas. `numbers` are the server's."""
     from penstock.deployment.local_model import LocalModel
@@ -237,7 +241,7 @@ def upstream_model(
     card: ModelCard,
     numbers: SequenceNumbers,
     tokenizer: str | None = None,
-    journal: Journal | None = None,
+    journal: Listener | None = None,
 ) -> UpstreamModel:
     """A model of another server. `tokenizer` is a source of models whose tokenizer counts its tokens."""
     from penstock.deployment.protocol import CAPABILITIES
@@ -261,7 +265,7 @@ def gateway(
     settings: Settings,
     models: ModelRegistry,
     secret: bytes,
-    journal: Journal | None = None,
+    journal: Listener | None = None,
     safety: Safety | None = None,
 ) -> Gateway:
     """What routes requests to the models. `secret` is the server's."""
@@ -285,7 +289,7 @@ def gateway(
     return Gateway(router, models.find, chains, plan, contexts=contexts, safety=safety, emit=emit)
 
 
-def safety(settings: Settings, journal: Journal | None = None) -> Safety | None:
+def safety(settings: Settings, journal: Listener | None = None) -> Safety | None:
     """The safety rules, compiled; None: there are none. Raises InvalidSetting, which names the rule."""
     if not settings.safety:
         return None
@@ -310,7 +314,7 @@ def database(settings: Settings) -> Database | None:
     return open_database(settings.database_url)
 
 
-def accounting(settings: Settings, database: Database | None, journal: Journal | None = None) -> Accounting:
+def accounting(settings: Settings, database: Database | None, journal: Listener | None = None) -> Accounting:
     """What records the usage of requests in the database, if there is one."""
     from penstock.gateway.accounting import Accounting
 
@@ -362,7 +366,7 @@ def server(
     if journal is not None:
         journal.find_model = models.name_of
     observer = None if journal is None else _observer(settings, models, journal, accounting)
-    key_manager = None if database is None else _key_manager(database)
+    manager_of_keys = None if database is None else key_manager(database)
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
     metrics.tenants.registry.register(UsageCollector(accounting))
@@ -384,8 +388,8 @@ def server(
         manager=manager,
         accounting=accounting,
         default_max_tokens=settings.serve.default_max_tokens,
-        keys=_key_directory(settings, key_manager),
-        key_manager=key_manager,
+        keys=key_directory(settings, manager_of_keys),
+        key_manager=manager_of_keys,
         end_revoked=settings.tenants.revoked_streams == "end",
         autoscaler=scaler,
     )
@@ -407,14 +411,16 @@ def autoscaler(settings: Settings, models: ModelRegistry, observer: Observer | N
     )
 
 
-def _key_manager(database: Database) -> KeyManager:
+def key_manager(database: Database) -> KeyManager:
+    """What keeps the keys of the database in memory."""
     from penstock.gateway.keys.manager import KeyManager
     from penstock.gateway.keys.store import KeyStore
 
     return KeyManager(KeyStore(database))
 
 
-def _key_directory(settings: Settings, manager: KeyManager | None) -> KeyDirectory:
+def key_directory(settings: Settings, manager: KeyManager | None) -> KeyDirectory:
+    """Who clients are, by their keys."""
     from penstock.gateway.keys.configured import ConfiguredKeys
     from penstock.gateway.keys.directory import NoKeys, SeveralDirectories
 

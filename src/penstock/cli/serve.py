@@ -11,9 +11,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +28,8 @@ from penstock.cli.text import context_note, size_text
 from penstock.errors import PenstockError
 from penstock.flow.identity import Source
 from penstock.flow.prefix import draw_secret
+from penstock.frontends.count import frontend_count
+from penstock.http.event_loop import prefer_event_loop, run_loop
 from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
@@ -42,15 +46,13 @@ if TYPE_CHECKING:
     from penstock.cluster.ray_cluster import RayCluster
     from penstock.deployment.protocol import ServedModel
     from penstock.deployment.registry import ModelRegistry
+    from penstock.frontends.supervisor import FrontendSet
     from penstock.http.server import HttpServer
     from penstock.http.service import Service
     from penstock.observe.observer import Observer
 
 logger = logging.getLogger(__name__)
 
-# Switch interval of the interpreter. The event loop waits for it each time it has released the interpreter: dozens of
-# times a turn. With 1 ms, a thread that parses a long body stalls it for 80 ms (bench/stalls.py).
-THREAD_TURN_S = 0.0002
 PHASE_S = 0.05  # between two looks at the engine's phases
 ON_DISK_S = 0.2  # enough to find a model on this machine: its engine process is then started before anything else
 
@@ -101,7 +103,8 @@ def _start(values: dict[str, Any]) -> None:
     for entry in settings.models or (settings,):  # before the port: an unknown model is reported first
         if getattr(entry, "upstream", None) is None:
             check_name(entry.model.model)
-    listener = bind(settings.serve)
+    frontends = frontend_count(settings)
+    listener = bind(settings.serve, shared=frontends > 1)
     cluster = None
     if settings.serve.cluster is not None:
         from penstock.cluster.ray_cluster import RayCluster
@@ -109,7 +112,7 @@ def _start(values: dict[str, Any]) -> None:
         cluster = RayCluster(settings.serve.cluster)  # before the event loop: Ray handles signals until that does
         say(f"cluster: {', '.join(f'{count:g} {name}' for name, count in cluster.processors.items())}")
     try:
-        sys.exit(_run(_serve(settings, listener, cluster, say, for_people)))
+        sys.exit(run_loop(_serve(settings, frontends, listener, cluster, say, for_people)))
     finally:
         if cluster is not None:
             cluster.close()
@@ -145,10 +148,16 @@ class LoadedServer(NamedTuple):
     service: Service
     observer: Observer | None
     models: ServerModels
+    frontends: FrontendSet | None
 
 
 async def _serve(
-    settings: Settings, listener: socket.socket, cluster: RayCluster | None, say: Say, for_people: bool
+    settings: Settings,
+    frontends: int,
+    listener: socket.socket,
+    cluster: RayCluster | None,
+    say: Say,
+    for_people: bool,
 ) -> int:
     """Answers from the start on: with what it waits for (`http.starting`), until the model is loaded."""
     this = asyncio.current_task()
@@ -159,7 +168,7 @@ async def _serve(
         async with contextlib.AsyncExitStack() as closing:
             try:
                 with gc_control.paused():
-                    loaded = await _load(settings, listener, cluster, closing, say, for_people)
+                    loaded = await _load(settings, frontends, listener, cluster, closing, say, for_people)
                 return await _run_loaded(settings, loaded, closing, say, for_people)
             except asyncio.CancelledError:
                 say("stopped before the server was ready")
@@ -169,6 +178,7 @@ async def _serve(
 
 async def _load(
     settings: Settings,
+    frontends: int,
     listener: socket.socket,
     cluster: RayCluster | None,
     closing: contextlib.AsyncExitStack,
@@ -187,13 +197,15 @@ async def _load(
     journal = assemble.journal(settings, Source(found[0].entry.name))
     safety = await asyncio.to_thread(assemble.safety, settings, journal)
     status.begin("starting the engine")
-    models = ServerModels(settings, draw_secret(), journal, cluster)
+    sockets = None if frontends == 1 else Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+    models = ServerModels(settings, draw_secret(), journal, cluster, sockets)
     closing.push(functools.partial(_close_models, models))
     models.spawn(found, status.begin)
     say("engine process started; loading weights")
     if http is None:
         http = await _listen(settings, status, listener, closing, say)
     await _import_app(models)
+    further = None if sockets is None else _spawn_frontends(settings, frontends, listener, sockets, closing)
     database = await asyncio.to_thread(assemble.database, settings)
     if database is not None:
         closing.callback(database.close)
@@ -210,7 +222,21 @@ async def _load(
     await models.start()
     if loading_keys is not None:
         await loading_keys
-    return LoadedServer(http, app, service, observer, models)
+    if further is not None:
+        further.attach(service, models, journal)
+        closing.push_async_callback(further.close)  # before what their requests need
+    return LoadedServer(http, app, service, observer, models, further)
+
+
+def _spawn_frontends(
+    settings: Settings, count: int, listener: socket.socket, sockets: Path, closing: contextlib.AsyncExitStack
+) -> FrontendSet:
+    from penstock.frontends.supervisor import FrontendSet
+
+    frontends = FrontendSet(settings, count, listener, sockets)
+    closing.push_async_callback(frontends.close)
+    frontends.spawn()
+    return frontends
 
 
 def _close_models(
@@ -225,18 +251,18 @@ async def _run_loaded(
 ) -> int:
     from penstock.http.server import serve as serve_http
 
-    http, app, service, observer, models = loaded
+    http, app, service, observer, models, frontends = loaded
     gc_control.tune_for_server()
     trim_heap()
-    sys.setswitchinterval(THREAD_TURN_S)
+    prefer_event_loop()
     if settings.tenants.keys and not settings.serve.keys and service.key_manager and not len(service.key_manager.keys):
         say("there are no keys yet: `penstock keys create --tenant NAME` creates one")
     _report_loaded(models.registry, settings, say)
     swapping = asyncio.create_task(models.residency.run())
     closing.callback(swapping.cancel)
     announce = functools.partial(_announce, models.registry, say, for_people)
-    options = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
-    return await serve_http(http, app, service, observer, announce, **options)
+    waits = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
+    return await serve_http(http, app, service, observer, announce, **waits, frontends=frontends)
 
 
 def _kind(found: FoundModel) -> str:
@@ -284,7 +310,7 @@ async def _listen(
     from penstock.http.server import HttpServer
 
     http = HttpServer(starting.build(status, settings))
-    await http.start(listener)
+    await http.start(listener.dup())  # further frontends have the socket, too
     closing.push_async_callback(http.close)
     say(f"listening on {http.url}; requests are answered once the model is loaded")
     return http
@@ -335,11 +361,3 @@ def _rows_of_one(model: ServedModel) -> dict[str, str]:
         f"room for {facts['kv_tokens'] / facts['context']:.1f} requests at the full context",
         "context": f"{facts['context']:,} tokens",
     }
-
-
-def _run(main: Coroutine[Any, Any, int]) -> int:
-    try:
-        import uvloop
-    except ImportError:  # not on every platform
-        return asyncio.run(main)
-    return uvloop.run(main)

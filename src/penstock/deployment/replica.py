@@ -208,8 +208,7 @@ class Replica:
             self._pump()  # messages that have arrived count, read or not
             silent = watch.look(self._engine, busy=bool(self._dispatcher.sequences) and self._state is State.READY)
             if watch.hangs:
-                self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
-                self._pump()
+                self.end_engine(f"the engine gave no sign of life for {hang_s:g} s and was ended")
             elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
                 self._ping = self._queries.send("stats")
 
@@ -270,6 +269,11 @@ class Replica:
         self._orphans = [submit for submit in self._orphans if submit.id in self._dispatcher.sequences]
         self._unsent = deque(submit for submit in self._unsent if submit.id in self._dispatcher.sequences)
         self._look_again()
+
+    def end_engine(self, why: str) -> None:
+        """It hangs: another takes its place."""
+        self._engine.end(why)
+        self._pump()
 
     def end_all(self, why: str) -> None:
         """Give up on everything that is open: each request ends in an error."""

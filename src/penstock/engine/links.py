@@ -86,9 +86,9 @@ class EngineLinks:
                 self._watch(handle, link)
             if link.gone:
                 messages += self._drop(handle)
-        for link, message in messages:
-            if isinstance(message, Submit) and isinstance(link, FrontendLink):
-                self._owners[message.id] = link
+        for sender, message in messages:
+            if isinstance(message, Submit) and isinstance(sender, FrontendLink):
+                self._owners[message.id] = sender
         return messages
 
     def send(self, link: Link, message: Reply | Frame) -> None:
@@ -159,4 +159,3 @@ class EngineLinks:
         """For messages, and for room while something is unsent."""
         if handle in self._links:
             self._poller.register(handle, zmq.POLLIN | (zmq.POLLOUT if link.framed.unsent_bytes else 0))
-

@@ -9,12 +9,12 @@ from typing import Any
 from penstock import assemble
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.engine.loop import EngineLoop
-from penstock.engine.orphan_watch import end_orphan, watch_frontend
 from penstock.engine.serve import Report, serve
 from penstock.flow.messages import StartPhase, ToEngine
 from penstock.observe.logs import configure
 from penstock.settings import Settings
 from penstock.system.heap import trim_heap
+from penstock.system.orphan_watch import end_orphan, watch_parent
 from penstock.system.ownership import claim_process
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     lifeline = sys.stdin.fileno()
     address = sys.argv[1]
     link = open_engine_link(address, lifeline) if address.startswith("ipc://") else _connect(address, lifeline)
-    watch_frontend(lifeline)
+    watch_parent(lifeline)
     try:
         return serve(link, build)
     except PeerGone:

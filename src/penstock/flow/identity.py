@@ -23,8 +23,11 @@ class SequenceNumbers:
     """Gives each sequence of a server its number. One server has one, and all of its pipelines share it: step records
     and the journal name a sequence by its number alone. Any thread may draw."""
 
-    def __init__(self) -> None:
-        self._count = itertools.count()
+    def __init__(self, part: int = 0, parts: int = 1, first: int = 0) -> None:
+        """Several processes of a server draw from as many parts of the numbers; `first` of them are left out."""
+        self._size = NUMBERS // parts
+        self._begin = 1 + part * self._size
+        self._count = itertools.count(first)
 
     def draw(self) -> int:
-        return 1 + next(self._count) % NUMBERS
+        return self._begin + next(self._count) % self._size

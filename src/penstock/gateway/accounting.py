@@ -83,6 +83,11 @@ class Accounting:
             if store is not None
         }
 
+    @property
+    def durable(self) -> bool:
+        """Whether usage is recorded before clients get the end of their answers."""
+        return self.ledger is not None
+
     def check_available(self) -> None:
         """Raises LedgerUnavailable if an answer could not be delivered for lack of its record."""
         if self.ledger is not None and not self.ledger.available and not self.fail_open:
@@ -99,6 +104,22 @@ class Accounting:
                 self.ledger.keep(record)
         self.totals.add(record)
         self.spend.add(record.tenant, record.microusd)
+
+    async def reserve(self, identity: Identity, request: str, charge: Charge, model: str) -> Reservation:
+        """With the limiter, which there is. `model`: that is asked for."""
+        assert self.limiter is not None
+        return await self.limiter.reserve(identity, request, charge)
+
+    async def complete(
+        self, record: UsageRecord, held: Reservation | None, *, awaited: bool, request: str | None = None
+    ) -> None:
+        """Write the record of a request that has ended, then settle what it has reserved. `request`: its id, if the
+        record has another name."""
+        try:
+            await self.write(record, awaited=awaited)
+        finally:
+            if held is not None and self.limiter is not None:
+                await self.limiter.settle(held, Charge(record.tokens, record.microusd))
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """In the background; `close` waits for it."""
@@ -155,7 +176,7 @@ class RequestAccount:
 
     @property
     def durable(self) -> bool:
-        return self._accounting.ledger is not None
+        return self._accounting.durable
 
     def for_helper(self, request: str) -> RequestAccount:
         """Of a request that serves this one, such as a summary of its history: a record of its own for the same key.
@@ -178,7 +199,7 @@ class RequestAccount:
             if charge.tokens <= held.charge.tokens and charge.microusd <= held.charge.microusd:
                 return
             await self.release()
-        self._reservation = await limiter.reserve(self._identity, self._request, charge)
+        self._reservation = await self._accounting.reserve(self._identity, self._request, charge, card.name)
         self._tell("limits", start)
 
     async def release(self) -> None:
@@ -235,14 +256,9 @@ class RequestAccount:
 
     async def _complete(self, record: UsageRecord, *, awaited: bool) -> None:
         start = time.monotonic()
-        try:
-            await self._accounting.write(record, awaited=awaited)
-            if self._accounting.ledger is not None:
-                self._tell("ledger", start)
-        finally:
-            held, limiter = self._reservation, self._accounting.limiter
-            if held is not None and limiter is not None:
-                await limiter.settle(held, Charge(record.tokens, record.microusd))
+        await self._accounting.complete(record, self._reservation, awaited=awaited, request=self._request)
+        if self._accounting.durable:
+            self._tell("ledger", start)
 
     def _measure(self, ticket: Ticket) -> UsageRecord:
         finish = _finish(ticket)

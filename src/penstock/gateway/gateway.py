@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,7 @@ class Gateway:
         self._plan = plan or RetryPlan()
         self.context_builder = ContextBuilder(find, contexts, emit)
         self.on_helper_end: Callable[[Ticket], None] | None = None  # counts requests of the assembly
+        self.reported_circuits: Callable[[], Collection[str]] = tuple  # open ones of other processes of the server
         self._emit = emit
         self._clock, self._sleep, self._draw = clock, sleep, draw
 

@@ -29,9 +29,11 @@ class GatewayCollector(Collector):
             "penstock_routing_signal_stale", "1 while a signal of a deployment is not relied on.",
             labels=["deployment", "signal"],
         )  # fmt: skip
+        reported = self._gateway.reported_circuits()
         for name, track in tracks.items():
             decisions.add_metric([name], track.decisions)
-            circuit.add_metric([name], float(track.breaker.state is not BreakerState.CLOSED))
+            is_open = track.breaker.state is not BreakerState.CLOSED or name in reported
+            circuit.add_metric([name], float(is_open))
             stale.add_metric([name, "load"], float(track.stale_load))
             stale.add_metric([name, "prefix"], float(track.stale_prefix))
         failures = CounterMetricFamily(

@@ -13,7 +13,6 @@ from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import batch_routes, file_routes, moderations, rerank, stored_routes
 from penstock.http.api.openai import routes as openai_routes
-from penstock.http.api.response_store import ResponseStore
 from penstock.http.api.responses import routes as responses_routes
 from penstock.http.debug import routes as debug_routes
 from penstock.http.error_formats import ERROR_FORMATS
@@ -49,12 +48,27 @@ def build(service: Service, settings: Settings, observer: Observer | None = None
     return _add_middleware(app, service, settings)
 
 
+def build_frontend(service: Service, settings: Settings) -> ASGIApp:
+    """The application of a further frontend process: `frontends.gate` says which of its routes are used. Files and
+    batches are not among them, since a data folder belongs to one process."""
+    app = App()
+    openai_routes.add_generation(app, service, service.completions)
+    responses_routes.add(app, service, service.responses)
+    anthropic_routes.add(app, service)
+    openai_routes.add_embeddings(app, service)
+    rerank.add(app, service)
+    moderations.add(app, service)
+    tokenizer_routes.add(app, service)
+    ollama_routes.add(app, service)
+    exception_handlers.add(app)
+    return _add_middleware(app, service, settings)
+
+
 def _add_routes(app: App, service: Service, settings: Settings, observer: Observer | None) -> None:
     """In the order of /openapi.json and /docs."""
-    chat_store = ResponseStore(what="completion")
-    openai_routes.add_generation(app, service, chat_store)
-    stored_routes.add(app, chat_store)
-    responses_routes.add(app, service, ResponseStore())
+    openai_routes.add_generation(app, service, service.completions)
+    stored_routes.add(app, service.completions)
+    responses_routes.add(app, service, service.responses)
     anthropic_routes.add(app, service)
     openai_routes.add_embeddings(app, service)
     rerank.add(app, service)

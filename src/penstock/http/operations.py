@@ -93,6 +93,10 @@ def add(app: App, service: Service) -> None:
         statuses = await asyncio.gather(*(_status(service, replica) for replica in replicas))
         open_requests = {model.card.name: service.open_by_model[model.card.name] for model in service.models}
         tasks = len(asyncio.all_tasks())
+        if (frontends := service.frontends) is not None:
+            tasks += frontends.tasks()
+            for name, count in frontends.open_by_model().items():
+                open_requests[name] = open_requests.get(name, 0) + count
         text = service.metrics.text(statuses, open_requests=open_requests, tasks=tasks, gpu=gpu.read())
         if Scope.ADMIN in identity_of(request.scope).scopes:
             shares = await asyncio.gather(*(_shares(replica) for replica in replicas))

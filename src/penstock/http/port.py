@@ -22,17 +22,33 @@ _ADVICE = {
 }
 
 
-def bind(settings: ServeSettings) -> socket.socket:
+def bind(settings: ServeSettings, *, shared: bool = False) -> socket.socket:
+    """`shared`: others of this server may be bound beside it, but no other server's."""
+    if not shared:
+        return _bind(settings, settings.port, shared=False)
+    with _bind(settings, settings.port, shared=False) as probe:
+        port = probe.getsockname()[1]
+    return _bind(settings, port, shared=True)
+
+
+def bind_beside(listener: socket.socket, settings: ServeSettings) -> socket.socket:
+    """Another socket on the address of one that is shared: the kernel divides connections between those that listen."""
+    return _bind(settings, listener.getsockname()[1], shared=True)
+
+
+def _bind(settings: ServeSettings, port: int, *, shared: bool) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if sys.platform == "linux":  # connections inherit these
         # A slow client is noticed when it is a few events behind, not megabytes.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         # A client that does not read at all would otherwise hold its connection for ever, though it is closed here.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2 * settings.stall_s * 1000))
-    with _explain_os_error(listener, f"{settings.host}:{settings.port}"):
-        listener.bind((settings.host, settings.port))
+    with _explain_os_error(listener, f"{settings.host}:{port}"):
+        listener.bind((settings.host, port))
     return listener
 
 

@@ -13,7 +13,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAST_EVENT_S = 1.0  # after a second signal, for clients to read the last event of their streams
+
+
+class Frontends(Protocol):
+    """Further frontend processes (`frontends.supervisor`)."""
+
+    async def take_over(self, http: HttpServer, app: ASGIApp) -> None:
+        """Have them accept connections instead of `http`. `app` answers what is not theirs."""
+
+    async def drain(self, deadline_s: float) -> None:
+        """They accept no more requests, finish those they have, and exit."""
+
+    def end_all(self) -> None:
+        """They end all requests and exit."""
 
 
 class HttpServer:
@@ -52,11 +65,17 @@ class HttpServer:
         self.serving = asyncio.create_task(self.uvicorn.serve(sockets=[listener]))
         while not self.uvicorn.started and not self.serving.done():
             await asyncio.sleep(0.005)
-        host, port = listener.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        if listener.family != socket.AF_UNIX:
+            host, port = listener.getsockname()[:2]
+            self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
+
+    def stop_accepting(self) -> None:
+        """Connections stay, and the socket goes on listening if another process has it."""
+        for server in self.uvicorn.servers:
+            server.close()
 
     async def close(self) -> None:
         """Closes connections once their responses are sent, or after a few seconds."""
@@ -73,6 +92,7 @@ async def serve(
     *,
     drain_s: float,
     hang_s: float,
+    frontends: Frontends | None = None,
 ) -> int:
     """Serves `app` until a signal; returns the exit code. Calls `announce` with the URL once `app` answers."""
     from penstock.http.idle_work import do_idle_work  # imports pydantic, which listening needs not wait for
@@ -88,6 +108,8 @@ async def serve(
         if signals == 2:
             logger.warning("second signal: ending at once")
             service.end_all()
+            if frontends is not None:
+                frontends.end_all()
             for model in service.models.local:
                 model.replicas.close(at_once=True)
             server.should_exit = True
@@ -110,6 +132,8 @@ async def serve(
     if service.batches is not None:
         service.batches.start()
     http.app = app
+    if frontends is not None:
+        await frontends.take_over(http, app)
     announce(http.url)
     idle_work = asyncio.create_task(do_idle_work(service))
     stopping = asyncio.create_task(stop.wait())
@@ -120,9 +144,16 @@ async def serve(
         await service.batches.close()  # its lines run again after the next start
     if signals == 1:
         logger.info("shutting down: %d requests are open", service.open)
-        draining = asyncio.create_task(service.drain(drain_s))
+        draining = asyncio.create_task(_drain(service, frontends, drain_s))
         await asyncio.wait({draining, serving}, return_when=asyncio.FIRST_COMPLETED)
     await http.close()
     if watching is not None:
         watching.cancel()
     return 0 if signals <= 1 else 1
+
+
+async def _drain(service: Service, frontends: Frontends | None, deadline_s: float) -> None:
+    if frontends is None:
+        await service.drain(deadline_s)
+    else:
+        await asyncio.gather(service.drain(deadline_s), frontends.drain(deadline_s))

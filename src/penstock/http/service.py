@@ -31,6 +31,7 @@ from penstock.gateway.keys.tiers import TIERS
 from penstock.gateway.keys.token_limits import limit_output
 from penstock.http.background import BATCH, LINE
 from penstock.http.client_watch import while_connected
+from penstock.http.response_store import ResponseStore
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -63,6 +64,16 @@ class ModelManager(Protocol):
         """Whether it stays loaded."""
 
 
+class FurtherFrontends(Protocol):
+    """The frontend processes of a server beside the one that answers this request (`frontends.supervisor`)."""
+
+    def open_by_model(self) -> Mapping[str, int]:
+        """Their open requests."""
+
+    def tasks(self) -> int:
+        """Of their event loops."""
+
+
 class Service:
     def __init__(
         self,
@@ -80,8 +91,11 @@ class Service:
         key_manager: KeyManager | None = None,
         end_revoked: bool = True,
         autoscaler: Autoscaler | None = None,
+        responses: ResponseStore | None = None,
+        completions: ResponseStore | None = None,
     ) -> None:
-        """`end_revoked`: running requests end when their key is revoked or expires."""
+        """`end_revoked`: running requests end when their key is revoked or expires. `responses` and `completions` are
+        those that are stored."""
         self.models = models
         self.gateway = gateway
         self.metrics = metrics
@@ -102,6 +116,9 @@ class Service:
         self._open_by_key: defaultdict[str, set[Ticket]] = defaultdict(set)
         self.autoscaler = autoscaler or Autoscaler(lambda: models.local)
         self.batches: BatchManager | None = None  # set by its routes
+        self.responses = ResponseStore() if responses is None else responses
+        self.completions = ResponseStore(what="completion") if completions is None else completions
+        self.frontends: FurtherFrontends | None = None  # of a server that has several
 
     @property
     def ready(self) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,7 +31,15 @@ from penstock.flow.routing import Decision
 Emit = Callable[["Event"], None]
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Listener(Protocol):
+    """What events are told to: the journal or, in a further frontend process, the link to the one that has it."""
+
+    def record(self, event: Event) -> None: ...
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """Tagged: a frontend process sends its events to the control process, which has the journal."""
+
     request: str
     t: float
 

@@ -11,6 +11,7 @@ from msgspec import Meta
 # The description is the setting's --help; bounds are checked when settings are resolved.
 Positive = Annotated[int, Meta(ge=1)]
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+MAX_FRONTENDS = 64
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,6 +205,14 @@ class RoutingSettings(Section, frozen=True):
 class ServeSettings(Section, frozen=True):
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 selects a free one.")] = 8000
+    frontends: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_FRONTENDS,
+            description="Frontend processes that share the address; 0: by cores and device. See docs/SCALING.md.",
+        ),
+    ] = 1
     api_key: Annotated[
         str | None, Meta(description="API key that clients must send; comma-separated for several. [default: none]")
     ] = None

@@ -18,6 +18,7 @@ from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, Penst
 from penstock.flow.identity import SequenceNumbers
 from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, settings_of
 from penstock.settings.models import entry_label, parse_duration
+from penstock.settings.sections import MAX_FRONTENDS
 from penstock.startup import preflight
 from penstock.startup.adapters import find_adapters
 from penstock.startup.sharing import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.residency import Residency, Resident
     from penstock.gateway.gateway import Gateway
+    from penstock.observe.events import Listener
     from penstock.observe.trace.journal import Journal
 
 
@@ -91,16 +93,25 @@ class ServerModels:
     adapters: AdapterManager
 
     def __init__(
-        self, settings: Settings, secret: bytes, journal: Journal | None = None, cluster: RayCluster | None = None
+        self,
+        settings: Settings,
+        secret: bytes,
+        journal: Journal | None = None,
+        cluster: RayCluster | None = None,
+        links: Path | None = None,
     ) -> None:
-        """`cluster`: where the engines run; None: on this machine."""
+        """`cluster`: where the engines run; None: on this machine. `links`: the folder of the sockets by which further
+        frontends reach them; None: there are none."""
         self.settings = settings
+        self.links = links
+        self.engine_paths: dict[str, list[Path]] = {}  # in `links`, by model
         self.secret = secret
         self.journal = journal
         self.cluster = cluster
+        self.listener: Listener | None = journal  # of the events of its models
         self.replica_sets: dict[str, ReplicaSet] = {}  # of the models of the settings
         self.gateway: Gateway | None = None  # for models that are added at run time
-        self._numbers = SequenceNumbers()
+        self._numbers = SequenceNumbers(parts=1 if links is None else 1 + MAX_FRONTENDS)
         self._claims: dict[str, Claim] = {}
 
     def spawn(self, found: Sequence[FoundModel], on_phase: Callable[[str], None] | None = None) -> None:
@@ -143,7 +154,8 @@ class ServerModels:
 
     async def start(self) -> None:
         """Wait for the engines that were spawned; raises what keeps one from starting."""
-        await asyncio.to_thread(self.adapters.restore)
+        if hasattr(self, "adapters") and self.links is None:  # further frontends have none
+            await asyncio.to_thread(self.adapters.restore)
         spawned = {name: replicas for name, replicas in self.replica_sets.items() if replicas.replicas}
 
         async def start(name: str, replicas: ReplicaSet) -> None:
@@ -181,13 +193,18 @@ class ServerModels:
     def replica_set(
         self, entry: ModelEntry, shares: list[ReplicaShare], on_phase: Callable[[str], None] | None = None
     ) -> ReplicaSet:
-        return assemble.replica_set(shares, entry, self.secret, self.journal, on_phase, self.cluster)
+        paths = None
+        if self.links is not None:
+            first = sum(map(len, self.engine_paths.values()))
+            paths = [self.links / f"engine-{first + number}" for number in range(len(shares))]
+            self.engine_paths[entry.name] = paths
+        return assemble.replica_set(shares, entry, self.secret, self.journal, on_phase, self.cluster, paths)
 
     def local(self, found: FoundModel, replicas: ReplicaSet) -> LocalModel:
         entry = found.entry
         assert found.files is not None
         settings = settings_of(self.settings, entry)
-        model = assemble.local_model(settings, found.files, replicas, self._numbers, self.journal)
+        model = assemble.local_model(settings, found.files, replicas, self._numbers, self.listener)
         model.card = replace(model.card, **_card_fields(entry))
         return model
 
@@ -225,7 +242,7 @@ class ServerModels:
             created=int(time.time()),
             **_card_fields(entry),
         )
-        return assemble.upstream_model(endpoint, card, self._numbers, entry.tokenizer, self.journal)
+        return assemble.upstream_model(endpoint, card, self._numbers, entry.tokenizer, self.listener)
 
     def resident(self, found: FoundModel, model: LocalModel, shares: list[ReplicaShare]) -> Resident:
         from penstock.deployment.residency import Resident
@@ -247,10 +264,16 @@ class ServerModels:
 
     # --- at run time: http.service.ModelManager
 
+    def _check_one_frontend(self, what: str) -> None:
+        """Raises InvalidRequest: further frontends have the models that they started with."""
+        if self.links is not None:
+            raise InvalidRequest(f"a server with several frontends cannot {what}: restart it with --frontends 1")
+
     async def add(self, entry: Mapping[str, Any], *, trusted: bool) -> ServedModel:
         """Serve another model from now on, by an entry as in [[models]]. A local one is loaded now, unless it says on
         demand. Only a `trusted` client may name a variable of the environment that no entry of the settings names: its
         value is sent to the upstream. Raises InvalidRequest or what is wrong with the model."""
+        self._check_one_frontend("add models")
         variable = entry.get("api_key_env")
         if variable is not None and not trusted and variable not in [one.api_key_env for one in self.settings.models]:
             raise InvalidRequest("api_key_env: only a client with an admin_key may name it", param="api_key_env")
@@ -282,6 +305,7 @@ class ServerModels:
         from penstock.deployment.adapter_model import AdapterModel
         from penstock.deployment.local_model import LocalModel
 
+        self._check_one_frontend("remove models")
         if isinstance(model, AdapterModel):
             await self.adapters.remove(model, ADAPTER_DRAIN_S)
             return
@@ -303,9 +327,11 @@ class ServerModels:
         await self.residency.ensure_loaded(self.residency.find(model))
 
     async def unload(self, model: LocalModel) -> None:
+        self._check_one_frontend("unload models")
         await self.residency.unload(model)
 
     async def sleep(self, model: LocalModel) -> None:
+        self._check_one_frontend("put models to sleep")
         await self.residency.sleep(model)
 
     def expires_in(self, model: LocalModel) -> float | None:

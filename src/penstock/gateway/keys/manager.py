@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +31,7 @@ class KeyManager:
         self.keys = StoredKeys() if keys is None else keys
         self.available = True  # whether the database answered the last time
         self.on_poll: Callable[[], None] = lambda: None  # keys may have changed or expired
+        self.on_change: Callable[[], Awaitable[None]] | None = None  # other processes of the server learn of it
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="keys")
         self._refreshing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
@@ -53,9 +54,15 @@ class KeyManager:
     async def change(self, call: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
         """The same for one that changes keys or tenants: when it returns, this server acts on it."""
         answer = await self._in_thread(call, *arguments, **options)
+        await self.refresh()
+        if self.on_change is not None:
+            await self.on_change()
+        return answer
+
+    async def refresh(self) -> None:
+        """Act on what has changed by now."""
         await self._refresh()
         self.on_poll()
-        return answer
 
     async def _poll(self) -> None:
         while True:

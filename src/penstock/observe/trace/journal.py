@@ -27,6 +27,7 @@ from penstock.observe.trace.replica import ReplicaTrace, Totals
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000
 MAX_SCALINGS = 200
+MAX_EARLY = 1024  # admissions of sequences that are not known yet
 MAX_SAFETY_HITS = 64  # of one request, which may have thousands of choices
 ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
 UNKNOWN_MODEL = "unknown"  # the label of errors of requests for models that do not exist
@@ -67,6 +68,8 @@ class Journal:
         self._by_id: dict[str, SequenceTrace] = {}
         self._by_number: dict[int, SequenceTrace] = {}
         self._owners: dict[int, RequestTrace] = {}  # by number of a sequence
+        # By number: admissions that came before their Queued, which with several frontends goes another way.
+        self._early: OrderedDict[int, tuple[Admission, StepRecord]] = OrderedDict()
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Accepted: self._accepted,
             events.Parsed: self._parsed,
@@ -232,6 +235,8 @@ class Journal:
                 request.sequences.append(sequence)
                 self._by_id[name] = self._by_number[number] = sequence
                 self._owners[number] = request
+                if (early := self._early.pop(number, None)) is not None:
+                    self._admit(self.replica(event.source).totals, sequence, *early)
 
     def _routed(self, event: events.Routed) -> None:
         if request := self._of(event):
@@ -339,6 +344,10 @@ class Journal:
         for entry in step.admissions:
             if (sequence := self._by_number.get(entry.number)) is not None:
                 self._admit(replica.totals, sequence, entry, step)
+            else:
+                self._early[entry.number] = entry, step
+                if len(self._early) > MAX_EARLY:
+                    self._early.popitem(last=False)
         for number, why in step.preemptions:
             if (sequence := self._by_number.get(number)) is not None:
                 sequence.preemptions.append((step.start, step.number, why))

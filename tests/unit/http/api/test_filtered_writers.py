@@ -18,10 +18,10 @@ from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter
 from penstock.http.api.openai.chat import ChatWriter
 from penstock.http.api.openai.completions import CompletionWriter
 from penstock.http.api.openai.schemas import ChatCompletionRequest, CompletionRequest
-from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import requests
 from penstock.http.api.responses.schemas import ResponseRequest
 from penstock.http.api.responses.writer import ResponseWriter
+from penstock.http.response_store import StoredResponse
 from penstock.http.sse import frame_events
 from penstock.http.streaming import Writer
 from penstock.settings import SafetyEntry

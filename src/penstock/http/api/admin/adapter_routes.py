@@ -80,6 +80,8 @@ def add(app: App, service: Service, settings: Settings) -> None:
 def _adapters(service: Service) -> AdapterManager:
     if service.manager is None:
         raise NotFound("the models of this server are fixed")
+    if service.frontends is not None:
+        raise InvalidRequest("a server with several frontends has no adapters: restart it with --frontends 1")
     return service.manager.adapters
 
 

@@ -38,7 +38,7 @@ from penstock.http.api.openai.response_bodies import (
 from penstock.http.api.openai.response_options import ResponseOptions
 from penstock.http.api.openai.sampling import sampling_params
 from penstock.http.api.openai.schemas import ChatCompletionRequest
-from penstock.http.api.response_store import StoredResponse
+from penstock.http.response_store import StoredResponse
 from penstock.http.sse import Plain, TextEvent
 
 REQUEST = ChatCompletionRequest

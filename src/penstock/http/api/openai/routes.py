@@ -18,12 +18,12 @@ from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.api.openai import chat, completions, embeddings
 from penstock.http.api.openai.schemas import GenerationFields
-from penstock.http.api.response_store import ResponseStore
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
+from penstock.http.response_store import ResponseStore
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.streaming import FullResponse, Writer

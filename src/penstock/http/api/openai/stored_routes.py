@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.openai import chat, stored_completions
-from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.parse.query import Parameter, read_query
+from penstock.http.response_store import ResponseStore, StoredResponse
 from penstock.http.routing import App
 
 NOT_FOUND = "No such completion."

@@ -16,7 +16,6 @@ from penstock.gateway.keys.identity import Scope
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.generation_response import generation_response
-from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import ignored_fields, input_items, requests
 from penstock.http.api.responses import writer as responses
 from penstock.http.api.responses.event_sequence import replay_events
@@ -27,6 +26,7 @@ from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import LONG_BODY, read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.request_events import RequestEvents
+from penstock.http.response_store import ResponseStore, StoredResponse
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.sse import frame_events
@@ -81,7 +81,7 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
             events.parsed(model=body.model, stream=bool(body.stream))
             model = service.models_of(events.identity).find(body.model)
             name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
-            previous = _previous(store, events.identity.tenant, body)
+            previous = await _previous(store, events.identity.tenant, body)
             turns, listed = await _in_thread_if_long(request, previous, lambda: _conversation(body, previous, name))
             with client_field_names(requests.CLIENT_NAMES):
                 generation = requests.to_request(body, turns, request_id=events.name, recommended=model.sampling)
@@ -104,7 +104,7 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
         """How many tokens the prompt of such a request has."""
         body = await read_body(responses.COUNT, request)
         model = service.models_of(identity_of(request.scope)).find(body.model)
-        previous = _previous(store, tenant_of(request.scope), body)
+        previous = await _previous(store, tenant_of(request.scope), body)
         turns = await _in_thread_if_long(
             request, previous, lambda: requests.conversation(body, previous.messages() if previous is not None else ())
         )
@@ -168,10 +168,10 @@ def _add_stored(app: App, store: ResponseStore) -> None:
         return json_response(responses.encode_deleted(response_id))
 
 
-def _previous(store: ResponseStore, tenant: str, body: InputTokensRequest) -> StoredResponse | None:
+async def _previous(store: ResponseStore, tenant: str, body: InputTokensRequest) -> StoredResponse | None:
     """The stored response that the request continues."""
     name = body.previous_response_id
-    return None if name is None else store.get(tenant, name, param="previous_response_id")
+    return None if name is None else await store.fetch(tenant, name, param="previous_response_id")
 
 
 def _conversation(

@@ -15,7 +15,6 @@ from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, Samplin
 from penstock.flow.protocols import Vocabulary
 from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.fields import read_arguments
-from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import response_bodies
 from penstock.http.api.responses.event_sequence import EventSequence
 from penstock.http.api.responses.logprobs import TextLogprobs
@@ -36,6 +35,7 @@ from penstock.http.api.responses.response_bodies import (
 )
 from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
 from penstock.http.error_body import RenderedError
+from penstock.http.response_store import StoredResponse
 from penstock.http.sse import Event
 
 REQUEST = ResponseRequest

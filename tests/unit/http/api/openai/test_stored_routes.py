@@ -20,9 +20,9 @@ from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.api.openai import stored_routes
 from penstock.http.api.openai.chat import ChatWriter
 from penstock.http.api.openai.schemas import ChatCompletionRequest
-from penstock.http.api.response_store import ResponseStore
 from penstock.http.error_response import error_response
 from penstock.http.parse.schema import parse
+from penstock.http.response_store import ResponseStore
 from penstock.http.routing import App
 
 DONE = [completion([1], choice(0, "Hi", [2]))]

@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.gateway.keys.identity import ANONYMOUS
-from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import routes
 from penstock.http.error_response import error_response
+from penstock.http.response_store import ResponseStore, StoredResponse
 from penstock.http.routing import App
 from penstock.http.service import Service
 

@@ -13,12 +13,12 @@ from helpers.openai_samples import choice, completion
 from helpers.schema_tables import assert_matches_schema
 from penstock.deployment.protocol import PromptCount
 from penstock.flow import CallDelta, Chunk, FinishReason, SamplingParams, TokenLogprobs, ToolCall
-from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import requests, response_bodies, writer
 from penstock.http.api.responses.event_sequence import replay_events
 from penstock.http.api.responses.writer import ResponseWriter
 from penstock.http.error_body import RenderedError
 from penstock.http.parse.schema import parse
+from penstock.http.response_store import StoredResponse
 from penstock.http.sse import Event, NamedEvent
 
 PROMPT = [5, 6, 7, 8]

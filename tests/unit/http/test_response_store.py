@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.errors import NotFound
-from penstock.http.api.response_store import ResponseStore, StoredResponse
+from penstock.http.response_store import ResponseStore, StoredResponse
 
 SAID = [{"role": "user", "content": "Hi 🦙"}]
 

@@ -87,6 +87,10 @@ class ResponseStore:
             param=param,
         )
 
+    async def fetch(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
+        """`get`, where another process may keep it."""
+        return self.get(tenant, name, param=param)
+
     def all(self, tenant: str) -> list[StoredResponse]:
         with self._lock:
             own = self._tenants.get(tenant)

@@ -1,4 +1,4 @@
-"""Ends an engine process whose frontend is gone, in every state of the engine."""
+"""Ends a process whose parent is gone, in whatever state it is: an engine or a frontend."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import time
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks at the parent process
-GRACE_S = 10.0  # in which the engine may notice by itself
+GRACE_S = 10.0  # in which the process may notice by itself
 
 
-def watch_frontend(lifeline: int) -> None:
-    """In a thread: the loop of the engine notices by itself between two steps, but not while it loads, computes or
-    hangs. `lifeline` closes with the frontend, unless a process that the frontend has forked holds a copy of it; the
-    parent of this process changes in any case."""
+def watch_parent(lifeline: int) -> None:
+    """In a thread: the loop of an engine notices by itself between two steps, but not while it loads, computes or
+    hangs. `lifeline` closes with the parent, unless a process that the parent has forked holds a copy of it; the parent
+    of this process changes in any case."""
     parent = os.getppid()
-    threading.Thread(target=_watch, args=(lifeline, parent), name="frontend watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(lifeline, parent), name="parent watch", daemon=True).start()
 
 
 def end_orphan() -> None:
     """End this process at once: no client is left, and an orderly exit may wait for threads."""
-    logger.info("the frontend is gone; ending")
+    logger.info("the parent process is gone; ending")
     logging.shutdown()
     os._exit(0)
 

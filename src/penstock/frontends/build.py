@@ -1,0 +1,115 @@
+"""What a frontend process serves with: the models over links to their engines, and the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+from starlette.types import ASGIApp
+
+from penstock import assemble
+from penstock.database.database import Database
+from penstock.deployment.registry import ModelRegistry
+from penstock.deployment.replica import Replica
+from penstock.deployment.replica_set import ReplicaSet
+from penstock.engine.linked import LinkedEngine, wait_for_engine
+from penstock.flow.identity import SequenceNumbers, Source
+from penstock.frontends.control_link import ControlLink
+from penstock.frontends.messages import EndEngine, StartFrontend
+from penstock.frontends.remote import RemoteAccounting, RemoteMetrics, RemoteResponseStore
+from penstock.gateway.gateway import Gateway
+from penstock.http.app import build_frontend
+from penstock.http.service import Service
+from penstock.observe.events import Emit
+from penstock.settings import ModelEntry, Settings, settings_of
+from penstock.startup.server_models import FoundModel, ServerModels
+
+NEXT_ENGINE_S = 60.0  # a frontend waits so long for the engine that replaces a dead one, with what it has to do
+
+
+def find_models(settings: Settings) -> list[FoundModel]:
+    """Those that the control process has found: they are on this machine, and fit."""
+    if not settings.models:
+        files = assemble.model(settings)
+        sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
+        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files)]
+    return [
+        FoundModel(entry)
+        if entry.upstream is not None
+        else FoundModel(entry, replace(assemble.model(settings_of(settings, entry)), name=entry.name))
+        for entry in settings.models
+    ]
+
+
+def linked_replicas(
+    name: str, paths: Sequence[Path], emit: Emit | None, end_engine: Callable[[Source, str], None]
+) -> ReplicaSet:
+    """The engines of a model, which the control process has started and supervises. `end_engine` asks it to end one
+    that hangs."""
+
+    def make_replica(number: int) -> Replica:
+        source, path = Source(name, number), paths[number]
+        wait = partial(wait_for_engine, path, NEXT_ENGINE_S)
+        return Replica(lambda: LinkedEngine(path, partial(end_engine, source)), source, emit, wait_for_next=wait)
+
+    return ReplicaSet(make_replica, len(paths))
+
+
+class FrontendModels(ServerModels):
+    """The models of a frontend process. They neither come nor go."""
+
+    def __init__(self, settings: Settings, start: StartFrontend, link: ControlLink) -> None:
+        super().__init__(settings, start.secret)
+        self._link = link
+        self.listener = link if settings.observe.events else None
+        self._emit = link.record if settings.observe.events else None
+        self._paths = {name: [Path(path) for path in paths] for name, paths in start.engines.items()}
+        self._numbers = SequenceNumbers(*start.numbers)
+
+    async def connect(self, found: Sequence[FoundModel]) -> ModelRegistry:
+        """Waits for the engines."""
+        self.registry = ModelRegistry()
+        for one in found:
+            name = one.entry.name
+            if one.files is None:
+                self.registry.add(self.upstream(one.entry))
+                continue
+            for path in self._paths[name]:
+                await wait_for_engine(path, float("inf"))
+            replicas = linked_replicas(name, self._paths[name], self._emit, self._end_engine)
+            replicas.spawn()
+            self.replica_sets[name] = replicas
+            self.registry.add(self.local(one, replicas))
+        await self.start()
+        return self.registry
+
+    def _end_engine(self, source: Source, why: str) -> None:
+        self._link.tell(EndEngine(source, why))
+
+
+def build_server(
+    settings: Settings, models: ModelRegistry, gateway: Gateway, link: ControlLink, database: Database | None
+) -> tuple[ASGIApp, Service]:
+    """The application of the frontend. `database` is that of keys."""
+    emit = link.record if settings.observe.events else None
+    key_manager = None if database is None else assemble.key_manager(database)
+    fail_open = settings.tenants.limits_unavailable == "open"
+    service = Service(
+        models,
+        gateway,
+        RemoteMetrics(link, Source(models.default.card.name)),
+        stall_s=settings.serve.stall_s,
+        emit=emit,
+        keep_texts=settings.observe.keep_texts,
+        accounting=RemoteAccounting(link, durable=settings.needs_database, fail_open=fail_open, emit=emit),
+        default_max_tokens=settings.serve.default_max_tokens,
+        keys=assemble.key_directory(settings, key_manager),
+        key_manager=key_manager,
+        end_revoked=settings.tenants.revoked_streams == "end",
+        responses=RemoteResponseStore(link, what="response"),
+        completions=RemoteResponseStore(link, what="completion"),
+    )
+    gateway.on_helper_end = service.count
+    return build_frontend(service, settings), service
