@@ -100,6 +100,10 @@ class Server:
         """Process ids of the engines of this server that are there now; normally one."""
         return [pid for pid in self.children() if b"penstock.engine.worker" in _command_line(pid)]
 
+    def frontends(self) -> list[int]:
+        """Process ids of further frontends that are there now; none, unless it has several."""
+        return [pid for pid in self.children() if b"penstock.frontends.worker" in _command_line(pid)]
+
     def children(self) -> list[int]:
         """Of its processes: the engine, and the one that compiles grammars once there are any."""
         pids: list[int] = []
