@@ -22,6 +22,7 @@ ENGINE = ("numpy", "torch", "triton", "zmq")
         ("penstock.cli.run, penstock.cli.chat, penstock.offline", ("asyncio", *WEB, *TEXT, *TOOLS, *ENGINE)),
         ("penstock.engine.worker", ("asyncio", "click", *WEB, *TEXT, *TOOLS, "torch", "triton")),
         ("penstock.http.app, penstock.http.server", ("llguidance", *TOOLS, *ENGINE)),  # the frontend of a server
+        ("penstock.frontends.worker", ("llguidance", *TOOLS, *ENGINE)),
     ],
 )
 def test_nothing_heavy_is_imported_ahead_of_its_use(modules: str, unwanted: tuple[str, ...]) -> None:

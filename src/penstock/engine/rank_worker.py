@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from penstock import assemble
 from penstock.engine.ipc import IpcLink, PeerGone, open_rank_link
-from penstock.engine.orphan_watch import watch_frontend
 from penstock.errors import PenstockError
 from penstock.flow import Failure
 from penstock.flow.ranks import RankLoaded, RankLogits, RankPages, RankStart, RankStep, ToRank
 from penstock.observe.logs import configure
 from penstock.settings import from_wire
+from penstock.system.orphan_watch import watch_parent
 from penstock.system.ownership import claim_process
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # as of an engine process: rank 0 ends it
         signal.signal(number, signal.SIG_IGN)
     lifeline = sys.stdin.fileno()
-    watch_frontend(lifeline)
+    watch_parent(lifeline)
     try:
         return work(open_rank_link(sys.argv[1], lifeline))
     except PeerGone:

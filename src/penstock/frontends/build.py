@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from penstock import assemble
-from penstock.database.database import Database
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.replica import Replica
 from penstock.deployment.replica_set import ReplicaSet
@@ -25,6 +25,9 @@ from penstock.http.service import Service
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry, Settings, settings_of
 from penstock.startup.server_models import FoundModel, ServerModels
+
+if TYPE_CHECKING:
+    from penstock.database.database import Database
 
 NEXT_ENGINE_S = 60.0  # a frontend waits so long for the engine that replaces a dead one, with what it has to do
 
