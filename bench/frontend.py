@@ -2,6 +2,7 @@
 
     python bench/frontend.py [--model smollm2] [--streams 256] [--seconds 6] [--api chat] [--json FILE]
     python bench/frontend.py --source A/src --source B/src --rounds 3      # two checkouts, interleaved
+    python bench/frontend.py --frontends 1 --frontends 2 --rounds 3        # processes of one server, interleaved
 
 Three figures of one frontend process, which has half of the cores:
 
@@ -9,6 +10,11 @@ cost     CPU time (user and system, from /proc) per streamed token, at `--stream
          step of 10 ms
 gaps     ITL as clients see it, at 80% of the ceiling that follows from the cost: in ms and in engine steps
 burst    600 simultaneous requests with prompts of 512 tokens: TTFT, beside that of the engine alone
+
+With `--frontends` instead, of servers with so many frontend processes, on all cores, beside engine and clients:
+
+cost     CPU time per token at a step of 10 ms, of frontends and control process together, and of the control process
+ceiling  tokens per second with an engine that is never the bound: a step of 1 ms, one token per stream each
 
 Clients are separate processes that read raw sockets and count events. Also printed: the cost of write(2) per token
 alone, on the same machine.
@@ -35,15 +41,17 @@ STUB = Path(__file__).with_name("stub_engine.py")
 CLIENTS = 2  # processes
 BURST, BURST_TOKENS, PREFILL_PER_S = 600, 512, 280_000.0
 COST_STEP_MS = 10.0
+CEILING_PER_S = 20_000  # tokens per second that a ceiling run is sized for
 APIS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "messages": "/v1/messages"}
 WORDS = "the river runs over old stones and under the bridge where people stand and look at the water going by "
 
 
 class Server:
-    def __init__(self, source: Path, model: str, step_ms: float, *options: str) -> None:
+    def __init__(self, source: Path, model: str, step_ms: float, *options: str, pinned: bool = True) -> None:
+        """`pinned`: half of the cores are its own."""
         cores = sorted(os.sched_getaffinity(0))
         self.cores = set(cores[: (len(cores) + 1) // 2])
-        others = ",".join(map(str, other_cores()))
+        others = ",".join(map(str, other_cores() if pinned else cores))
         env = {
             **os.environ, "PYTHONPATH": str(source), "STUB_STEP_MS": str(step_ms), "STUB_CORES": others,
             "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
@@ -56,14 +64,21 @@ class Server:
                 raise SystemExit(f"the server did not start: {Path(log.name).read_text()}")
             time.sleep(0.05)
         self.address = (found[1], int(found[2]))
+        if not pinned:
+            return
         os.sched_setaffinity(self.process.pid, self.cores)
         for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), self.cores)
 
     def cpu_s(self) -> float:
         """Of all its threads, in nanoseconds: ticks of 10 ms are too coarse."""
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+        return cpu_s(self.process.pid)
+
+    def frontends_cpu_s(self) -> float:
+        """Of its further frontends."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+        return sum(cpu_s(pid) for pid, line in lines.items() if b"penstock.frontends.worker" in line)
 
     def __enter__(self) -> Server:
         return self
@@ -71,6 +86,11 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         self.process.wait()
+
+
+def cpu_s(pid: int) -> float:
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
 def other_cores() -> list[int]:
@@ -125,12 +145,13 @@ def client(address: tuple[str, int], requests: list[bytes], cores: list[int], ba
     results.put([(one.sent, one.first, one.last, one.tokens, one.gaps) for one in streams])
 
 
-def load(server: Server, requests: list[bytes]) -> tuple[list[Any], float, float]:
-    """The streams; CPU seconds of the frontend; wall-clock seconds."""
+def load(server: Server, requests: list[bytes], cores: list[int] | None = None) -> tuple[list[Any], float, float]:
+    """The streams; CPU seconds of the frontend; wall-clock seconds. `cores`: of the clients."""
+    cores = other_cores() if cores is None else cores
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(CLIENTS + 1), context.Queue()
     workers = [
-        context.Process(target=client, args=(server.address, requests[place::CLIENTS], other_cores(), barrier, results))
+        context.Process(target=client, args=(server.address, requests[place::CLIENTS], cores, barrier, results))
         for place in range(CLIENTS)
     ]
     for worker in workers:
@@ -246,6 +267,47 @@ def measure(source: Path, options: argparse.Namespace) -> dict[str, float]:
     return result
 
 
+def measure_frontends(source: Path, options: argparse.Namespace, count: int) -> dict[str, float]:
+    """Of a server with so many frontend processes."""
+    cores, flags = sorted(os.sched_getaffinity(0)), ("--frontends", str(count))
+
+    def requests(tokens: int) -> list[bytes]:
+        return [request(options.api, options.model, place, 40, tokens) for place in range(options.streams)]
+
+    with Server(source, options.model, COST_STEP_MS, *flags, pinned=False) as server:
+        load(server, requests(20), cores)
+        tokens = int(options.seconds * 1000 / COST_STEP_MS)
+        before = server.frontends_cpu_s()
+        _, control_s, _ = load(server, requests(tokens), cores)
+        frontends_s = server.frontends_cpu_s() - before
+    total = options.streams * tokens
+    with Server(source, options.model, 1.0, *flags, pinned=False) as server:
+        load(server, requests(20), cores)
+        ceiling_tokens = int(options.seconds * CEILING_PER_S / options.streams)
+        seen, _, _ = load(server, requests(ceiling_tokens), cores)
+        begin, end = min(one[0] for one in seen), max(one[2] for one in seen)
+    return {
+        "cpu_us_per_token": (control_s + frontends_s) / total * 1e6,
+        "control_us_per_token": (control_s if count > 1 else 0.0) / total * 1e6,
+        "ceiling_tokens_per_s": options.streams * ceiling_tokens / (end - begin),
+    }
+
+
+def compare_frontends(source: Path, options: argparse.Namespace) -> None:
+    rounds: dict[int, list[dict[str, float]]] = {count: [] for count in options.frontends}
+    for _ in range(options.rounds):
+        for count, found in rounds.items():
+            found.append(measure_frontends(source, options, count))
+            print(f"frontends {count}  {found[-1]}", file=sys.stderr)
+    medians = {
+        count: {name: statistics.median(one[name] for one in found) for name in found[0]}
+        for count, found in rounds.items()
+    }
+    print(json.dumps(medians, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(medians, indent=2) + "\n")
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", default="smollm2")
@@ -254,9 +316,13 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=1)
     arguments.add_argument("--api", choices=APIS, default="chat")
     arguments.add_argument("--source", type=Path, action="append", help="src/ of a checkout; default: this one")
+    arguments.add_argument("--frontends", type=int, action="append", help="frontend processes; several are compared")
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
     sources = options.source or [Path(__file__).parent.parent / "src"]
+    if options.frontends:
+        compare_frontends(sources[0], options)
+        return
     results: dict[str, list[dict[str, float]]] = {str(source): [] for source in sources}
     for number in range(options.rounds):
         for source in sources:

@@ -24,7 +24,8 @@ from typing import Any
 
 from penstock.engine import process
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
-from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
+from penstock.engine.links import EngineLinks, Link
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Start, Submit, Timings, record
 from penstock.flow.messages import Stop, ToEngine, TokenLogprobs
 from penstock.gateway.keys.stored_keys import StoredKeys
 from penstock.gateway.limits.local_limiter import LocalLimiter
@@ -72,7 +73,7 @@ class Sequence:
 
 class StubEngine:
     def __init__(self, link: IpcLink[ToEngine], step_s: float, prefill_per_s: float) -> None:
-        self.link = link
+        self.links = EngineLinks(link)
         self.step_s = step_s
         self.prefill = max(1, int(step_s * prefill_per_s))  # prompt tokens of a step
         self.waiting: deque[Sequence] = deque()
@@ -80,8 +81,12 @@ class StubEngine:
         self.steps = 0
 
     def run(self) -> None:
-        self.link.receive(None)  # Start
-        self.link.send(Ready({**FACTS, "pid": os.getpid()}))
+        facts = {**FACTS, "pid": os.getpid()}
+        (start,) = self.links.starter.receive(None)
+        assert isinstance(start, Start)
+        if start.listen is not None:
+            self.links.listen(start.listen, lambda: facts)
+        self.links.starter.send(Ready(facts))
         due = time.monotonic()
         while True:
             busy = bool(self.waiting or self.running)
@@ -90,16 +95,16 @@ class StubEngine:
                 due = 0.0
             elif wait_s and wait_s > 0.0005:
                 time.sleep(wait_s)
-            for message in self.link.receive(0.0 if busy else None):
+            for link, message in self.links.receive(0.0 if busy else None):
                 if isinstance(message, Stop):
                     return
-                self.handle(message)
+                self.handle(link, message)
             if self.waiting or self.running:
                 now = time.monotonic()
                 due = max(due, now - self.step_s) + self.step_s
                 self.step(now)
 
-    def handle(self, message: Any) -> None:
+    def handle(self, link: Link, message: Any) -> None:
         match message:
             case Submit():
                 self.waiting.append(Sequence(message))
@@ -112,13 +117,13 @@ class StubEngine:
                 if found is not None:
                     now = time.monotonic()
                     times = Timings(found.submit.arrival, found.received, found.first, now)
-                    self.link.send(Frame([Delta(id=message.id, finish=message.finish, timings=times)]))
+                    self.links.send(link, Frame([Delta(id=message.id, finish=message.finish, timings=times)]))
             case Query():
                 stats = {
                     "steps": self.steps, "running": len(self.running), "waiting": len(self.waiting),
                     "blocks": [dict(zip(record.Blocks._fields, group, strict=True)) for group in BLOCKS],
                 }  # fmt: skip
-                self.link.send(Reply(message.id, value=stats))
+                self.links.send(link, Reply(message.id, value=stats))
 
     def step(self, start: float) -> None:
         self.steps += 1
@@ -134,7 +139,7 @@ class StubEngine:
         waits = record.counts_by_reason({record.SLOT: len(self.waiting)})
         state = (len(self.running), 0, record.STEP)
         packed = record.pack(self.steps, start, (100, 200, 300), waits, state, BLOCKS, admissions, [], rows)
-        self.link.send(Frame(deltas, packed).packed())
+        self.links.send_frame(Frame(deltas, packed))
 
     def compute_prompts(self) -> list[bytes]:
         left, admissions = self.prefill, []
@@ -147,7 +152,7 @@ class StubEngine:
                 self.waiting.popleft()
                 times = Timings(first.submit.arrival, first.received, None, time.monotonic())
                 ended = Delta(id=first.submit.id, finish=FinishReason.END, embedding=VECTOR, timings=times)
-                self.link.send(Frame([ended]))
+                self.links.send_frame(Frame([ended]))
             elif first.uncomputed == 0:
                 self.waiting.popleft()
                 self.running[first.submit.id] = first
