@@ -21,6 +21,7 @@ CHOSEN = {
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="all of them run on the device itself")
+@pytest.mark.timeout(1800)  # of a whole file, whose tests have their own limits in the other process
 @pytest.mark.parametrize("name", CHOSEN)
 def test_interpreted(name: str) -> None:
     run = subprocess.run(
