@@ -27,7 +27,7 @@ def make_adapters(files: ModelFiles, folder: Path) -> list[Adapter]:
     for number in range(COUNT):
         path = folder / f"a{number}"
         if number < FILES:
-            made.append(write_adapter(path, files.spec, rank=16, alpha=16.0, seed=number, dtype="float16"))
+            made.append(write_adapter(path, files.spec, rank=16, alpha=16.0, seed=number, size=1.0, dtype="float16"))
             continue
         path.mkdir()
         source = made[number % FILES]
