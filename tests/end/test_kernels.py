@@ -33,7 +33,10 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @needs_library
-@pytest.mark.parametrize(("asked", "made"), [("auto", "float16"), ("float32", "float32"), ("int8", "int8")])
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [("auto", "float16"), ("float32", "float32"), ("int8", "int8"), ("int4", "int4"), ("int8,int4", "int8,int4")],
+)
 def test_native_kernels_and_their_cache(folder: Path, asked: str, made: str) -> None:
     with LLM(str(folder), context=128, threads=2, device="cpu", kv_dtype=asked) as llm:
         assert llm.facts["kernels"].startswith("native")
@@ -51,7 +54,7 @@ def test_a_type_of_torchs_is_computed_by_torch(folder: Path) -> None:
 
 
 def test_torch_has_no_smaller_cache(folder: Path) -> None:
-    with pytest.raises(InvalidSetting, match="without the native CPU kernels") as caught:
+    with pytest.raises(InvalidSetting, match="int8 needs the native CPU kernels") as caught:
         LLM(str(folder), context=128, device="cpu", dtype="float32", kv_dtype="int8")
     assert caught.value.param == "kv_dtype"
 

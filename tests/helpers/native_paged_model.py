@@ -15,30 +15,31 @@ import numpy as np
 import pytest
 
 from penstock.flow import Row
-from penstock.forward.memory import CacheSize, block_bytes_of
+from penstock.forward.memory import CacheSize
 from penstock.forward.native_model import NativeModel
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.slot_arrays import SlotArrays
-from penstock.kernels.arrays import Array, Dtype
+from penstock.kernels.arrays import Array
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.low_rank import PackedAdapter
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Pages, as_array
 from penstock.model import Decoder
+from penstock.store.kv_types import kv_types
 from penstock.store.spec import ModelSpec
 
 needs_library = pytest.mark.skipif(library.load() is None, reason="the native kernels are not built")
 
 
-def make_native_pages(spec: ModelSpec, num_blocks: int, block_size: int, dtype: Dtype) -> list[Pages]:
-    block_bytes = [block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups]
+def make_native_pages(spec: ModelSpec, num_blocks: int, block_size: int, dtype: str) -> list[Pages]:
+    block_bytes = [spec.block_bytes(group, block_size, kv_types(dtype)) for group in spec.cache_groups]
     size = CacheSize(block_size, (num_blocks,) * len(block_bytes), tuple(block_bytes))
-    pages = allocate_native_pages(spec, size, dtype)
+    pages = allocate_native_pages(spec, size, kv_types(dtype))
     for layer in pages:
         for tensor in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
             if tensor is not None:
                 array = as_array(tensor)
-                array.fill(77 if array.dtype == np.int8 else np.nan)
+                array.fill(77 if array.dtype.itemsize == 1 else np.nan)
     return pages
 
 
@@ -61,17 +62,17 @@ class NativePagedModel:
         *,
         block_size: int = 4,
         num_blocks: int = 512,
-        dtype: Dtype = "float32",
+        dtype: str = "float32",  # as in the setting: int8, or int8,int4
         sequences: int = 20,
         context: int = 512,
         seed: int = 0,
     ) -> None:
         spec = model.spec
         self.groups = spec.cache_groups
-        pages = make_native_pages(spec, num_blocks, block_size, dtype)
+        self.pages = make_native_pages(spec, num_blocks, block_size, dtype)
         self.block_size = block_size
         self.slots = SlotArrays(sequences, context, block_size, len(self.groups))
-        self.model = NativeModel(model, spec, pool, pages, self.slots, step_tokens=1024)
+        self.model = NativeModel(model, spec, pool, self.pages, self.slots, step_tokens=1024)
         self.free = [
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
             for group in range(len(self.groups))

@@ -19,7 +19,7 @@ import torch
 
 from helpers import tiny_models
 from helpers.native_paged_model import NativePagedModel, needs_library
-from penstock.kernels.arrays import Array, Dtype
+from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, PackedForm, load, open_source
 from penstock.store import hf_folder
@@ -91,18 +91,18 @@ def test_variants(tmp_path: Path, name: str, overrides: dict[str, Any]) -> None:
     assert abs(logits(load_packed(folder), TEXT, (140, 1, 1)) - theirs).max() < 1e-4
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_a_smaller_cache_is_near(family: Family, dtype: Dtype) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "int8", "int4"])
+def test_a_smaller_cache_is_near(family: Family, dtype: str) -> None:
     folder, expected = family
     theirs = expected(TEXT)
     ours = logits(load_packed(folder), TEXT, block_size=16, dtype=dtype)
     error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    assert error < {"float16": 2e-3, "int8": 5e-2}[dtype]
+    assert error < {"float16": 2e-3, "int8": 5e-2, "int4": 0.3}[dtype]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4", "int4,int8"])
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])
-def test_a_position_depends_on_the_tokens_before_it_alone(family: Family, quantize: Any, dtype: Dtype) -> None:
+def test_a_position_depends_on_the_tokens_before_it_alone(family: Family, quantize: Any, dtype: str) -> None:
     model = load_packed(family[0], quantize)
     alone = logits(model, TEXT, block_size=16, dtype=dtype)
     for portions in list(PORTIONS.values())[1:]:
@@ -122,10 +122,11 @@ def test_a_position_depends_on_the_tokens_before_it_alone(family: Family, quanti
     assert np.array_equal(paged.logits(index), alone)
 
 
-def test_a_prefix_found_in_the_cache_changes_nothing(family: Family) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "int4"])
+def test_a_prefix_found_in_the_cache_changes_nothing(family: Family, dtype: str) -> None:
     """A second sequence starts behind the blocks that the first has filled."""
     model = load_packed(family[0], "int8")
-    paged = NativePagedModel(model, pool(2), block_size=16, dtype="float16")
+    paged = NativePagedModel(model, pool(2), block_size=16, dtype=dtype)
     first = paged.add(TEXT)
     paged.step({first: 200})
     second = paged.add(TEXT)

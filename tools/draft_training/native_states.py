@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Row
-from penstock.forward.memory import CacheSize, block_bytes_of
+from penstock.forward.memory import CacheSize
 from penstock.forward.native_model import NativeModel
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.kernels.cpu.program import Pool
 from penstock.model import PackedForm, load, open_source
 from penstock.store.files import ModelFiles
+from penstock.store.kv_types import KvTypes
 
 BLOCK = 16  # tokens of a KV block
 STEP_TOKENS = 512
+HALVES = KvTypes("float16", "float16")
 
 
 class NativeStates:
@@ -31,8 +33,8 @@ class NativeStates:
         count = self._slots.tables[0].shape[1]
         for table in self._slots.tables:
             table[0] = np.arange(1, count + 1)
-        sizes = tuple(block_bytes_of(spec, group, BLOCK, "float16") for group in spec.cache_groups)
-        pages = allocate_native_pages(spec, CacheSize(BLOCK, (count + 1,) * len(sizes), sizes, context), "float16")
+        sizes = tuple(spec.block_bytes(group, BLOCK, HALVES) for group in spec.cache_groups)
+        pages = allocate_native_pages(spec, CacheSize(BLOCK, (count + 1,) * len(sizes), sizes, context), HALVES)
         self._taps = tuple(taps)
         self._model = NativeModel(
             model, spec, Pool(threads), pages, self._slots, step_tokens=STEP_TOKENS, taps=self._taps or None

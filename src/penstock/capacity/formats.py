@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from penstock.store.gguf import TENSOR_TYPES
+from penstock.store.kv_types import BITS, head_bytes
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -72,10 +73,13 @@ def _mean_bits(counts: Mapping[str, int]) -> float:
     return sum(PACKED_BITS[name] * count for name, count in counts.items()) / sum(counts.values())
 
 
-KV_FORMATS = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "int8": 8, "int4": 4}
-KV_SCALE_BITS = 32  # for each head of each token: int8 has a scale, int4 a scale and an offset of 16 bits each
+KV_FORMATS = tuple(BITS)
+# Keys and values of different types, keys first.
+_SMALL = ("float16", "int8", "int4")
+KV_PAIRS = tuple(f"{keys},{values}" for keys in _SMALL for values in _SMALL if keys != values)
 
 
 def kv_bits(name: str, head_dim: int) -> float:
-    """Of a number in the KV cache, with its share of the scale where there is one."""
-    return KV_FORMATS[name] + (KV_SCALE_BITS / head_dim if name.startswith("int") else 0)
+    """Of a number in the KV cache, with its share of the scale where there is one; of a pair, the mean of both."""
+    kinds = name.split(",")
+    return sum(head_bytes(kind, head_dim) for kind in kinds) * 8 / head_dim / len(kinds)

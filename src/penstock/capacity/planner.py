@@ -373,7 +373,7 @@ class _Planner:
 def kv_formula(shape: Shape, name: str) -> str:
     """The line of arithmetic behind the KV bytes of a token."""
     bits = kv_bits(name, shape.head_dim)
-    scale = f" (with its share of the scale: {bits:g} bits)" if bits != KV_FORMATS[name] else ""
+    scale = f" (with its share of the scale: {bits:g} bits)" if "int" in name else ""
     size = memory.kv_bytes(shape, bits, 1)
     return (
         f"2 (K and V) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim} (head dim) × "

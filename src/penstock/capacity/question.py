@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.capacity.device import Device
-from penstock.capacity.formats import FORMATS, KV_FORMATS
+from penstock.capacity.formats import FORMATS, KV_FORMATS, KV_PAIRS
 from penstock.capacity.shape import Shape, plain_vectors
 from penstock.errors import InvalidRequest
 
@@ -108,7 +108,10 @@ class Question(_Part, frozen=True, kw_only=True):
         Meta(description="A preset's name, \"this\" for the machine itself, or a device's numbers."),
     ]
     weights: Annotated[str, Meta(description=f"Format of the weights in memory: {', '.join(FORMATS)}.")] = "bfloat16"
-    kv: Annotated[str, Meta(description=f"Type of the KV cache: {', '.join(KV_FORMATS)}.")] = "bfloat16"
+    kv: Annotated[
+        str,
+        Meta(description=f"Type of the KV cache: {', '.join(KV_FORMATS)}; or of keys and values, as in int8,int4."),
+    ] = "bfloat16"
     prompt_tokens: Annotated[Tokens, Meta(description="Tokens of a prompt.")] = 1024
     output_tokens: Annotated[Tokens, Meta(description="Tokens of an answer.")] = 256
     cached_share: Annotated[
@@ -155,7 +158,7 @@ class Question(_Part, frozen=True, kw_only=True):
     def check(self, shape: Shape) -> None:
         """What single fields cannot say of themselves."""
         one_of(self.weights, FORMATS, "weights")
-        one_of(self.kv, KV_FORMATS, "kv")
+        one_of(self.kv, (*KV_FORMATS, *KV_PAIRS), "kv")
         if self.prompt_tokens + self.output_tokens > shape.context:
             raise InvalidRequest(
                 f"prompt_tokens ({self.prompt_tokens}) and output_tokens ({self.output_tokens}) come to more than the "

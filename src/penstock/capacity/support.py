@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from penstock.capacity.device import Device
-from penstock.capacity.formats import FORMATS, KV_FORMATS
+from penstock.capacity.formats import FORMATS, KV_FORMATS, KV_PAIRS
 from penstock.capacity.question import Question
 
 # By kind of device: the formats that stay as they are in its memory (docs/QUANTIZATION.md). Others are dequantized.
 WEIGHTS = {"gpu": ("float32", "bfloat16", "float16"), "cpu": tuple(name for name in FORMATS if name != "fp8")}
-KV = {"gpu": ("float32", "bfloat16", "float16"), "cpu": ("float32", "float16", "int8")}
+KV = {"gpu": ("float32", "bfloat16", "float16"), "cpu": ("float32", "float16", "int8", "int4", *KV_PAIRS)}
 DEQUANTIZED = {"gpu": "the compute dtype", "cpu": "float16"}
 
 
@@ -17,7 +17,7 @@ def formats_not_run() -> dict[str, dict[str, list[str]]]:
     return {
         kind: {
             "weights": [name for name in FORMATS if name not in WEIGHTS[kind]],
-            "kv": [name for name in KV_FORMATS if name not in KV[kind]],
+            "kv": [name for name in (*KV_FORMATS, *KV_PAIRS) if name not in KV[kind]],
         }
         for kind in WEIGHTS
     }

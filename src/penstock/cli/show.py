@@ -12,6 +12,7 @@ from penstock.cli.text import count_text, size_text
 from penstock.errors import ModelNotFound
 from penstock.store.catalogue import Entry, find_entry
 from penstock.store.files import ModelFiles
+from penstock.store.kv_types import KvTypes
 from penstock.store.resolve import check_name, resolve
 
 
@@ -67,7 +68,7 @@ def _facts_of_files(files: ModelFiles) -> dict[str, Any]:
     from penstock.capacity.shape import shape_of
 
     spec = files.spec
-    one_token = sum(spec.block_bytes(group, 1, 2) for group in spec.cache_groups)
+    one_token = sum(spec.block_bytes(group, 1, KvTypes("float16", "float16")) for group in spec.cache_groups)
     return {
         "license": files.license,
         "architecture": spec.architecture,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.speculate.proposer import DraftSource
     from penstock.store.files import ModelFiles
+    from penstock.store.kv_types import KvTypes
     from penstock.store.spec import ModelSpec
 
 BackendKind = Literal["torch", "native", "cuda"]
@@ -55,7 +56,7 @@ class BackendConfig:
     context: int  # most tokens of a sequence; where none was set, the cache may have room for less: CacheSize.context
     device: DeviceKind
     dtype: Dtype
-    kv_dtype: Dtype
+    kv_types: KvTypes
     limits: StepLimits
     threads: int
     drafts: DraftSource | None = None  # what proposes draft tokens; None: nothing does

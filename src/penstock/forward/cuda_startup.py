@@ -70,7 +70,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     capture = run_largest_steps(model, sizes, dtype=dtype)
     end_phase("rehearsal")
     size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
-    pages = allocate_pages(spec, size, TORCH_DTYPES[config.kv_dtype], device, memory and memory.kv.empty)
+    pages = allocate_pages(spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
     backend = CudaBackend(
         model,
         pages,

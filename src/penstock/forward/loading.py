@@ -23,7 +23,7 @@ def choose_cache_size(config: BackendConfig, memory: DeviceMemory) -> CacheSize:
     return size_cache(
         rank_spec(config.spec, config.shard.world),
         config.settings.cache,
-        dtype=config.kv_dtype,
+        types=config.kv_types,
         memory=memory,
         context=config.settings.model.context,
         max_sequences=config.limits.max_sequences,

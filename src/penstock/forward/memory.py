@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import OutOfMemory
-from penstock.kernels.arrays import ITEMSIZES, Dtype
 from penstock.settings import CacheSettings, parse_bytes
 from penstock.startup.preflight import LEAST_CONTEXT, check_most, readable
+from penstock.store.kv_types import KvTypes
 from penstock.store.spec import CacheGroup, ModelSpec
 from penstock.system import resources
 
@@ -54,7 +54,7 @@ def size_cache(
     spec: ModelSpec,
     settings: CacheSettings,
     *,
-    dtype: Dtype,
+    types: KvTypes,
     memory: DeviceMemory,
     context: int | None,
     max_sequences: int,
@@ -73,9 +73,9 @@ def size_cache(
     if settings.kv_memory is not None:
         check_most(budget, memory.free)
     block_size = settings.block_size
-    block_bytes = tuple(block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups)
+    block_bytes = tuple(spec.block_bytes(group, block_size, types) for group in spec.cache_groups)
     if drafting is not None:
-        budget = budget * block_bytes[0] // (block_bytes[0] + draft_block_bytes(drafting, block_size, dtype))
+        budget = budget * block_bytes[0] // (block_bytes[0] + draft_block_bytes(drafting, block_size, types))
 
     def one_sequence(context: int) -> CacheSize:
         held = (group.most_blocks(context, step_tokens, block_size) + 1 for group in spec.cache_groups)
@@ -139,10 +139,6 @@ def _budget(settings: CacheSettings, memory: DeviceMemory) -> tuple[int, str]:
     return budget, f"memory_fraction {fraction} of {readable(total)}, of which {readable(total - free)} are in use"
 
 
-def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: Dtype) -> int:
-    return spec.block_bytes(group, block_size, ITEMSIZES[dtype], 4 if dtype == "int8" else 0)
-
-
-def draft_block_bytes(spec: ModelSpec, block_size: int, dtype: Dtype) -> int:
+def draft_block_bytes(spec: ModelSpec, block_size: int, types: KvTypes) -> int:
     """Of a proposer's layers, which all have blocks of full attention."""
-    return block_bytes_of(spec, CacheGroup(0, tuple(range(spec.num_layers))), block_size, dtype)
+    return spec.block_bytes(CacheGroup(0, tuple(range(spec.num_layers))), block_size, types)

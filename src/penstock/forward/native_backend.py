@@ -50,7 +50,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     backend = NativeBackend(
         model,
         pool,
-        allocate_native_pages(config.spec, size, config.kv_dtype),
+        allocate_native_pages(config.spec, size, config.kv_types),
         context=size.context,
         max_sequences=config.limits.max_sequences,
         step_tokens=config.limits.step_tokens,
@@ -81,7 +81,7 @@ def _host(config: BackendConfig, model: Decoder, pool: Pool, backend: NativeBack
         tokens=backend.slots.tokens,
         block_size=size.block_size,
         block_table=backend.slots.tables[0],
-        allocate_pages=lambda spec: allocate_draft_pages(spec, size.blocks[0], size.block_size, config.kv_dtype),
+        allocate_pages=lambda spec: allocate_draft_pages(spec, size.blocks[0], size.block_size, config.kv_types),
         draw_table=backend.sampler.draw_table,
     )
 

@@ -11,9 +11,9 @@ from penstock.flow import Row
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.draw_table import LogprobTable
-from penstock.kernels.cpu.program import PAGE_TYPES, Layout, Pool, Program
+from penstock.kernels.cpu.program import Layout, Pool, Program, page_types
 from penstock.kernels.cpu.record import Recordable, record
-from penstock.kernels.interface import Pages, as_array
+from penstock.kernels.interface import Pages
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.masks import Floats
 from penstock.sample.native_sampler import StepDraws, table_logprobs
@@ -44,7 +44,7 @@ class NativeModel:
             kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             block_size=slots.block_size,
-            page_type=PAGE_TYPES[as_array(pages[0].keys).dtype],
+            page_types=page_types(pages),
             tokens=slots.tokens,
             tables=slots.tables,
             max_tokens=step_tokens,

@@ -6,24 +6,24 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from penstock.forward.memory import CacheSize
 from penstock.forward.model_trace import MAX_TOKENS, TracedLayer, attention_probabilities
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.buffers import Value
-from penstock.kernels.cpu.program import Layout, NativeOp, OpKind, PageType, Pool, Program
+from penstock.kernels.cpu.program import Layout, NativeOp, OpKind, Pool, Program, page_types
 from penstock.kernels.cpu.record import ProgramRecorder, record
 from penstock.kernels.interface import Batch, Operations, Pages, as_array
 from penstock.model import Decoder
 from penstock.model.layers.step import LayerStep
+from penstock.store.kv_types import KvTypes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 16  # tokens
+FLOATS = KvTypes("float32", "float32")
 
 
 class _RecordedByLayer:
@@ -57,7 +57,7 @@ class NativeTracer:
         for table in slots.tables:
             table[0, : blocks - 1] = range(1, blocks)
         self._tokens = slots.tokens
-        self._pages = allocate_native_pages(spec, _cache_size(model, blocks), "float32")
+        self._pages = allocate_native_pages(spec, _cache_size(model, blocks), FLOATS)
         recorded = _RecordedByLayer(model)
         recording = record(
             recorded,
@@ -74,7 +74,7 @@ class NativeTracer:
             kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             block_size=BLOCK,
-            page_type=PageType.F32,
+            page_types=page_types(self._pages),
             tokens=slots.tokens,
             tables=slots.tables,
             max_tokens=MAX_TOKENS,
@@ -117,6 +117,5 @@ class NativeTracer:
 
 def _cache_size(model: Decoder, blocks: int) -> CacheSize:
     spec = model.spec
-    token_bytes = 2 * spec.num_kv_heads * spec.head_dim * np.dtype(np.float32).itemsize
-    sizes = [len(group.layers) * token_bytes * BLOCK for group in spec.cache_groups]
+    sizes = [spec.block_bytes(group, BLOCK, FLOATS) for group in spec.cache_groups]
     return CacheSize(BLOCK, (blocks,) * len(sizes), tuple(sizes), MAX_TOKENS)

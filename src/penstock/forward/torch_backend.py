@@ -63,7 +63,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         adapters = torch_adapters(config.spec, TORCH_DTYPES[config.dtype], config.adapter_bytes)
     backend = TorchBackend(
         model,
-        allocate_pages(model.spec, size, TORCH_DTYPES[config.kv_dtype], CPU),
+        allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], CPU),
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
@@ -88,7 +88,7 @@ def follow_rank_0(config: BackendConfig, loaded: Callable[[int], RankPages], ste
     model = _load(config)
     asked = loaded(model.num_bytes)
     size = CacheSize(asked.block_size, asked.blocks, (), asked.context)
-    pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.kv_dtype], CPU)
+    pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], CPU)
     slots = config.limits.max_sequences
     follow(TorchForward(model, pages, _operations(config), context=size.context, slots=slots), steps)
 

@@ -40,7 +40,9 @@ class Pages:
 
     keys: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, head_dim, block_size]
     values: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, block_size, head_dim]
-    key_scales: Tensor | None = None  # of native int8 pages: [blocks, kv_heads, block_size] float32
+    # Of native pages: int8 [blocks, kv_heads, block_size] float32; int4 [blocks, kv_heads, groups, block_size] float16,
+    # and of values [blocks, kv_heads, block_size, groups]. int4 has pairs of numbers, head_dim / 2 uint8.
+    key_scales: Tensor | None = None
     value_scales: Tensor | None = None
 
 

@@ -13,6 +13,21 @@ Positive = Annotated[int, Meta(ge=1)]
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 MAX_FRONTENDS = 64
 
+# One name for keys and values, or those of both (store/kv_types.py).
+KvDtype = Literal[
+    "auto",
+    "float32",
+    "float16",
+    "int8",
+    "int4",
+    "float16,int8",
+    "float16,int4",
+    "int8,float16",
+    "int8,int4",
+    "int4,float16",
+    "int4,int8",
+]
+
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one stage: a table of the TOML file."""
@@ -83,8 +98,11 @@ class CacheSettings(Section, frozen=True):
         Meta(description="Share of the device's memory to use. [default: 0.9; on a CPU 0.25 of the free memory]"),
     ] = None
     kv_dtype: Annotated[
-        Literal["auto", "float32", "float16", "int8"],
-        Meta(description="KV cache dtype. auto: float16 with the native CPU kernels, else the model's dtype."),
+        KvDtype,
+        Meta(
+            description="KV cache dtype; two for keys and values, as in int8,int4. auto: float16 with the native CPU "
+            "kernels, else the model's dtype. int4 saves memory at a loss of quality (docs/QUANTIZATION.md)."
+        ),
     ] = "auto"
     adapter_memory: Annotated[
         str | None,

@@ -18,9 +18,8 @@ import numpy as np
 
 from penstock.flow import Admit, Row
 from penstock.kernels.arrays import Array
-from penstock.kernels.cpu.program import PAGE_TYPES, Layout, Program
+from penstock.kernels.cpu.program import Layout, Program, page_types
 from penstock.kernels.cpu.record import record_head, record_network
-from penstock.kernels.interface import as_array
 from penstock.model.weights.pack import Quantization
 from penstock.speculate.heads.chain_network import ChainNetwork
 from penstock.speculate.heads.eagle import read_eagle
@@ -82,7 +81,7 @@ class ChainProposer:
             kv_heads=layers.num_kv_heads,
             head_dim=layers.head_dim,
             block_size=host.block_size,
-            page_type=PAGE_TYPES[as_array(pages[0].keys).dtype],
+            page_types=page_types(pages),
             tokens=host.tokens[:, 1:],  # an entry reads the token behind its position
             tables=(host.block_table,),
             max_tokens=host.step_tokens,

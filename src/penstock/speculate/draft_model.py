@@ -18,9 +18,8 @@ import msgspec
 from penstock.errors import InvalidSetting
 from penstock.flow import Admit, Row
 from penstock.kernels.arrays import Array
-from penstock.kernels.cpu.program import PAGE_TYPES, Layout, Program
+from penstock.kernels.cpu.program import Layout, Program, page_types
 from penstock.kernels.cpu.record import record
-from penstock.kernels.interface import as_array
 from penstock.model import PackedForm, load, open_source
 from penstock.speculate.filled_blocks import FilledBlocks
 from penstock.speculate.proposer import DraftRow, Host, Proposal
@@ -71,7 +70,7 @@ class DraftModel:
             kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             block_size=host.block_size,
-            page_type=PAGE_TYPES[as_array(pages[0].keys).dtype],
+            page_types=page_types(pages),
             tokens=host.tokens,
             tables=(host.block_table,) * groups,
             max_tokens=host.step_tokens,

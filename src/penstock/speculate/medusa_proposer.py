@@ -60,7 +60,7 @@ class MedusaProposer:
             kv_heads=1,
             head_dim=32,
             block_size=host.block_size,
-            page_type=PageType.F32,
+            page_types=(PageType.F32, PageType.F32),
             tokens=host.tokens,
             tables=(host.block_table,),
             max_tokens=len(host.tokens),

@@ -42,6 +42,7 @@ from penstock.startup import process_tuning
 from penstock.startup.gpu_warmup import wake_device
 from penstock.startup.preflight import has_driver
 from penstock.store.files import ModelFiles
+from penstock.store.kv_types import KvTypes, kv_types
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
 from penstock.system.extras import INSTALL_TORCH, has_torch, require_torch
@@ -155,7 +156,7 @@ def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConf
         context=chosen_context(files.spec, settings.model.context),
         device=device,
         dtype=dtype,
-        kv_dtype=_kv_dtype(settings, dtype, kind),
+        kv_types=_kv_types(settings, dtype, kind),
         limits=_limits(settings, files.spec, device, dtype),
         threads=max(1, (settings.engine.threads or cores()) // ranks),
         drafts=_drafts(settings, files, kind),
@@ -250,17 +251,17 @@ def _adapter_bytes(settings: Settings, kind: BackendKind) -> int:
     return 0
 
 
-def _kv_dtype(settings: Settings, dtype: Dtype, kind: BackendKind) -> Dtype:
+def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:
     name = settings.cache.kv_dtype
     if name == "auto":
-        return "float16" if kind == "native" else dtype
+        return kv_types("float16" if kind == "native" else dtype)
     if kind != "native" and name != dtype:
         raise InvalidSetting(
-            f"kv_dtype: without the native CPU kernels the KV cache has the type the model computes in, which is "
-            f"{dtype}",
+            f"kv_dtype: {name} needs the native CPU kernels (device cpu, dtype auto); elsewhere the KV cache has the "
+            f"type the model computes in, which is {dtype}",
             param="kv_dtype",
         )
-    return name
+    return kv_types(name)
 
 
 def _limits(settings: Settings, spec: ModelSpec, device: DeviceKind, dtype: Dtype) -> StepLimits:
@@ -281,7 +282,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "host": platform.node(),
         "device": config.device,
         "dtype": config.dtype,
-        "kv_dtype": config.kv_dtype,
+        "kv_dtype": str(config.kv_types),
         "kernels": _kernels(config.kind),
         "tensor_parallel": config.shard.world,
         "context": size.context,

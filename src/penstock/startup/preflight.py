@@ -10,6 +10,7 @@ import re
 
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.settings import CacheSettings, Settings, parse_bytes
+from penstock.store.kv_types import KvTypes, kv_types
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
 from penstock.store.tensor_parallel import check_degree, rank_spec
@@ -19,7 +20,7 @@ from penstock.system.extras import require_torch
 DRIVER = "libcuda.so.1"
 SPECULATE = re.compile(r"off|auto|lookup|mtp|(draft|eagle|medusa):.+")
 LEAST_CONTEXT = 256  # tokens: the context is never shortened below this to fit memory
-LEAST_KV_ITEMSIZE = {"auto": 2, "float32": 4, "float16": 2, "int8": 1}
+LEAST_KV_DTYPE = "float16"  # of what auto may become
 
 
 def uses_gpu(settings: Settings) -> bool:
@@ -51,6 +52,7 @@ def check(settings: Settings, spec: ModelSpec) -> None:
         raise InvalidSetting(f"adapters do not run {where} yet: merge them (`penstock merge`)", param="adapters")
     if ranks > 1:
         _check_ranks(settings, spec)
+    _least_types(settings.cache).check_head_dim(spec.head_dim, spec.name)
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
         _check_least(asked, settings, rank_spec(spec, ranks))
@@ -100,12 +102,15 @@ def _check_least(asked_bytes: int, settings: Settings, spec: ModelSpec) -> None:
 
 def _least_bytes(spec: ModelSpec, settings: CacheSettings, context: int) -> int:
     """KV blocks of one sequence computed token by token, and the padding block of each cache group."""
-    itemsize = LEAST_KV_ITEMSIZE[settings.kv_dtype]
+    types = _least_types(settings)
     return sum(
-        (group.most_blocks(context, 1, settings.block_size) + 1)
-        * spec.block_bytes(group, settings.block_size, itemsize)
+        (group.most_blocks(context, 1, settings.block_size) + 1) * spec.block_bytes(group, settings.block_size, types)
         for group in spec.cache_groups
     )
+
+
+def _least_types(settings: CacheSettings) -> KvTypes:
+    return kv_types(LEAST_KV_DTYPE if settings.kv_dtype == "auto" else settings.kv_dtype)
 
 
 def has_driver() -> bool:

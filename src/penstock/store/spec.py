@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.store.hf_quantization import Quantization
+from penstock.store.kv_types import KvTypes
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +77,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     table_types: dict[str, int] = {}  # the same of the embedding table and the output projection
     end_tokens: tuple[int, ...] = ()
 
-    def block_bytes(self, group: CacheGroup, block_size: int, itemsize: int, scale_bytes: int = 0) -> int:
-        """Of one KV block of `block_size` tokens: keys and values of all layers of the group. `scale_bytes` are for
-        each head of each token, where values are quantized."""
-        head = self.head_dim * itemsize + scale_bytes
-        return 2 * len(group.layers) * block_size * self.num_kv_heads * head
+    def block_bytes(self, group: CacheGroup, block_size: int, types: KvTypes) -> int:
+        """Of one KV block of `block_size` tokens: keys and values of all layers of the group, with their scales."""
+        return len(group.layers) * block_size * self.num_kv_heads * types.head_bytes(self.head_dim)
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0

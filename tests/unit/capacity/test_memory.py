@@ -82,7 +82,9 @@ def test_as_many_as_fit_and_no_more(shape: Shape, room: float, tokens: int) -> N
     assert count * one <= room < (count + 1) * one * (1 + 1e-9)
 
 
-def test_int8_keys_have_a_scale() -> None:
+def test_quantized_keys_and_values_have_scales() -> None:
     """As the engine lays them out: 4 bytes for each head of each token."""
     assert memory.kv_bytes(LLAMA_8B, kv_bits("int8", 128), 1) == 32 * 2 * 8 * (128 + 4)
+    assert memory.kv_bytes(LLAMA_8B, kv_bits("int4", 128), 1) == 32 * 2 * 8 * (64 + 4 * 2)
+    assert memory.kv_bytes(LLAMA_8B, kv_bits("int8,int4", 128), 1) == 32 * 8 * (128 + 4 + 64 + 4 * 2)
     assert memory.kv_bytes(LLAMA_8B, kv_bits("float16", 128), 1) == 128 * 1024

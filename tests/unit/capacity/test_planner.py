@@ -15,7 +15,7 @@ from penstock.capacity.answer import Plan
 from penstock.capacity.device import PRESETS as DEVICES
 from penstock.capacity.device import Device
 from penstock.capacity.find import find_device, find_shape
-from penstock.capacity.formats import FORMATS, packed
+from penstock.capacity.formats import FORMATS, KV_PAIRS, packed
 from penstock.capacity.memory import weights_bytes
 from penstock.capacity.question import CPU_DEFAULTS, Question, question_for
 from penstock.capacity.shape import PRESETS, Shape, shape_of
@@ -257,7 +257,9 @@ def test_what_penstock_cannot_run_is_said() -> None:
     here = planned(model="smollm2-135m", hardware="ryzen-7950x", weights="q4_k_m", kv="int8")
     assert (here.not_run, here.speculation.note) == ([], None)
     assert planned(model="smollm2-135m", hardware="ryzen-7950x", weights="fp8", kv="float16").not_run != []
-    assert set(formats_not_run()["gpu"]["kv"]) == {"fp8", "int8", "int4"}
+    assert set(formats_not_run()["gpu"]["kv"]) == {"fp8", "int8", "int4", *KV_PAIRS}
+    assert set(formats_not_run()["cpu"]["kv"]) == {"bfloat16", "fp8"}
+    assert planned(model="smollm2-135m", hardware="ryzen-7950x", weights="q4_k_m", kv="int8,int4").not_run == []
 
 
 def test_the_kv_cache_by_format_and_its_formula() -> None:

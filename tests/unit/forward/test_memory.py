@@ -5,13 +5,13 @@ import torch
 
 from helpers.model_specs import small_spec
 from penstock.errors import OutOfMemory
-from penstock.forward.memory import CacheSize, block_bytes_of, check_weights, host_memory, size_cache
+from penstock.forward.memory import CacheSize, check_weights, host_memory, size_cache
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.torch_loading import allocate_pages, device_memory
-from penstock.kernels.arrays import Dtype
 from penstock.kernels.interface import as_array
 from penstock.settings import CacheSettings
 from penstock.startup.preflight import LEAST_CONTEXT
+from penstock.store.kv_types import kv_types
 from penstock.store.spec import ModelSpec
 from penstock.system import resources
 
@@ -28,7 +28,7 @@ BLOCK_BYTES = 4096
 
 
 def size(model: ModelSpec = FULL, settings: CacheSettings | None = None, **changes: Any) -> CacheSize:
-    options = {"context": 4096, "max_sequences": 8, "step_tokens": 256, "dtype": "bfloat16"}
+    options = {"context": 4096, "max_sequences": 8, "step_tokens": 256, "types": kv_types("bfloat16")}
     return size_cache(model, settings or CacheSettings(), **({"memory": host_memory()} | options | changes))
 
 
@@ -47,7 +47,7 @@ def test_takes_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.num_bytes == 4 << 20
     assert size(settings=CacheSettings(memory_fraction=0.5)).num_bytes == 8 << 20
     assert size(settings=CacheSettings(kv_memory="6MiB")).num_bytes == 6 << 20
-    assert size(dtype="float32").blocks == ((4 << 20) // (2 * BLOCK_BYTES),)
+    assert size(types=kv_types("float32")).blocks == ((4 << 20) // (2 * BLOCK_BYTES),)
 
 
 def test_never_takes_more_than_the_sequences_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +171,14 @@ def test_an_impossible_allocation_is_a_clear_error() -> None:
     with pytest.raises(OutOfMemory, match="could not be allocated"):
         allocate_pages(FULL, CacheSize(16, (1 << 55,), (BLOCK_BYTES,)), torch.float16, CPU)
     with pytest.raises(OutOfMemory, match="could not be allocated"):
-        allocate_native_pages(FULL, CacheSize(16, (1 << 40,), (BLOCK_BYTES,)), "float16")
+        allocate_native_pages(FULL, CacheSize(16, (1 << 40,), (BLOCK_BYTES,)), kv_types("float16"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_native_pages_fill_their_memory_and_do_not_overlap(dtype: Dtype) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4", "int8,int4", "int4,float16"])
+def test_native_pages_fill_their_memory_and_do_not_overlap(dtype: str) -> None:
     """Each number written once, layer by layer, is still there at the end."""
-    block_bytes = tuple(block_bytes_of(FULL, group, 16, dtype) for group in FULL.cache_groups)
-    pages = allocate_native_pages(FULL, CacheSize(16, (5,), block_bytes), dtype)
+    block_bytes = tuple(FULL.block_bytes(group, 16, kv_types(dtype)) for group in FULL.cache_groups)
+    pages = allocate_native_pages(FULL, CacheSize(16, (5,), block_bytes), kv_types(dtype))
     parts = [
         as_array(part)
         for layer in pages

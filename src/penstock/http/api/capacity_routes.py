@@ -20,7 +20,7 @@ from penstock import flow
 from penstock.capacity import device, shape
 from penstock.capacity.answer import Plan
 from penstock.capacity.find import find_device, find_shape
-from penstock.capacity.formats import FORMATS, KV_FORMATS
+from penstock.capacity.formats import FORMATS, KV_FORMATS, KV_PAIRS
 from penstock.capacity.measured import Observed, StepSeen, compare
 from penstock.capacity.planner import plan
 from penstock.capacity.probe import this_machine
@@ -203,7 +203,7 @@ def encode_presets(models: ModelRegistry) -> bytes:
             models=[_preset_model(one) for one in shapes],
             hardware=list(device.PRESETS.values()),
             formats=[PresetFormat(name=one.name, bits=one.bits) for one in FORMATS.values()],
-            kv_formats=list(KV_FORMATS),
+            kv_formats=[*KV_FORMATS, *KV_PAIRS],
             defaults=defaults,
             cpu_defaults=CPU_DEFAULTS,
             not_run=formats_not_run(),

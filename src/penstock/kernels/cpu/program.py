@@ -14,6 +14,7 @@ import numpy as np
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.draw_table import DrawTable, LogprobTable
+from penstock.kernels.interface import Pages, as_array
 
 NO_BUFFER = -1
 LOGITS = -2
@@ -41,9 +42,16 @@ class PageType(IntEnum):
     F32 = 0
     F16 = 1
     I8 = 2
+    I4 = 3
 
 
-PAGE_TYPES = {np.dtype("float32"): PageType.F32, np.dtype("float16"): PageType.F16, np.dtype("int8"): PageType.I8}
+PAGE_TYPES = {"float32": PageType.F32, "float16": PageType.F16, "int8": PageType.I8, "uint8": PageType.I4}
+
+
+def page_types(pages: Sequence[Pages]) -> tuple[PageType, PageType]:
+    """Of the keys and of the values; all layers have the same."""
+    keys, values = as_array(pages[0].keys), as_array(pages[0].values)
+    return PAGE_TYPES[keys.dtype.name], PAGE_TYPES[values.dtype.name]
 
 
 class NativePages(ctypes.Structure):
@@ -81,8 +89,8 @@ class NativeOp(ctypes.Structure):
 class NativeHeads(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size")),
-        ("type", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
+        ("key_type", ctypes.c_int32),
+        ("value_type", ctypes.c_int32),
     )
 
 
@@ -133,7 +141,7 @@ class Layout:
     kv_heads: int
     head_dim: int
     block_size: int
-    page_type: PageType
+    page_types: tuple[PageType, PageType]  # of keys and values
     tokens: Array  # [slots, tokens] int32; may be a view of some columns
     tables: Sequence[Array]  # [groups], each [slots, blocks] int32
     max_tokens: int  # of a step
@@ -157,9 +165,7 @@ class Program:
     def __init__(self, pool: Pool, recording: Recording, layout: Layout) -> None:
         self.recording = recording
         self._pool, self._layout = pool, layout
-        heads = NativeHeads(
-            layout.heads, layout.kv_heads, layout.head_dim, layout.block_size, layout.page_type.value, 0
-        )
+        heads = NativeHeads(layout.heads, layout.kv_heads, layout.head_dim, layout.block_size, *layout.page_types)
         tables = (ctypes.c_void_p * len(layout.tables))(*(table.ctypes.data for table in layout.tables))
         offsets = (ctypes.c_int64 * len(recording.offsets))(*recording.offsets)
         native = NativeLayout(

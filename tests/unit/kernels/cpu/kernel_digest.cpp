@@ -174,13 +174,14 @@ void attention(const Attention& shape, const char* name) {
     const Heads& heads = shape.heads;
     const int64_t dim = heads.head_dim, width = (heads.heads + 2 * heads.kv_heads) * dim, out_width = heads.heads * dim;
     const int64_t blocks = (LENGTH + heads.block_size - 1) / heads.block_size;
-    const int64_t part = heads.kv_heads * heads.block_size * dim * 4, scales = heads.kv_heads * heads.block_size * 4;
+    const int64_t part = heads.kv_heads * heads.block_size * dim * 4, scales = heads.kv_heads * heads.block_size * (4 + 2 * kv_groups(dim));
     const AttentionKernels& kernel = kernels_in_use().attention;
     Source source(2);
     Digest digest;
     std::vector<char> memory(static_cast<size_t>((blocks + 1) * (2 * part + 2 * scales)));
     Pages pages{memory.data(), memory.data() + part, nullptr, nullptr, 2 * part + 2 * scales};
-    if (heads.type == PAGE_I8) pages.key_scales = memory.data() + 2 * part, pages.value_scales = memory.data() + 2 * part + scales;
+    if (heads.key_type >= PAGE_I8) pages.key_scales = memory.data() + 2 * part;
+    if (heads.value_type >= PAGE_I8) pages.value_scales = memory.data() + 2 * part + scales;
     std::vector<int32_t> table(static_cast<size_t>(blocks)), positions;
     for (int64_t block = 0; block < blocks; ++block) table[static_cast<size_t>(block)] = static_cast<int32_t>(blocks - block);
     std::vector<const int32_t*> tables(LENGTH, table.data());
@@ -312,11 +313,16 @@ void run_all() {
     quantized_activations();
     for (int kind = 0; kind < NUM_KINDS; ++kind)
         linear(static_cast<Kind>(kind), (std::string("linear_") + kinds[kind]).c_str());
-    attention({{6, 2, 64, 16, PAGE_F32, 0}, {0.3f, 0.0f, 0}, 64, true}, "attention_f32");
-    attention({{6, 2, 64, 16, PAGE_F16, 0}, {0.3f, 0.0f, 0}, 64, false}, "attention_f16");
-    attention({{4, 2, 32, 16, PAGE_I8, 0}, {0.3f, 2.0f, 0}, 32, true}, "attention_i8_softcap");
-    attention({{3, 1, 24, 5, PAGE_F16, 0}, {0.3f, 0.0f, 0}, 8, false}, "attention_odd_blocks");
-    attention({{2, 2, 40, 1, PAGE_I8, 0}, {0.3f, 1.5f, 37}, 40, false}, "attention_window");
+    attention({{6, 2, 64, 16, PAGE_F32, PAGE_F32}, {0.3f, 0.0f, 0}, 64, true}, "attention_f32");
+    attention({{6, 2, 64, 16, PAGE_F16, PAGE_F16}, {0.3f, 0.0f, 0}, 64, false}, "attention_f16");
+    attention({{4, 2, 32, 16, PAGE_I8, PAGE_I8}, {0.3f, 2.0f, 0}, 32, true}, "attention_i8_softcap");
+    attention({{3, 1, 24, 5, PAGE_F16, PAGE_F16}, {0.3f, 0.0f, 0}, 8, false}, "attention_odd_blocks");
+    attention({{2, 2, 40, 1, PAGE_I8, PAGE_I8}, {0.3f, 1.5f, 37}, 40, false}, "attention_window");
+    attention({{6, 2, 64, 16, PAGE_I4, PAGE_I4}, {0.3f, 0.0f, 0}, 64, true}, "attention_i4");
+    attention({{5, 1, 128, 16, PAGE_I8, PAGE_I4}, {0.3f, 0.0f, 0}, 128, false}, "attention_i8_i4");
+    attention({{4, 4, 80, 32, PAGE_I4, PAGE_F16}, {0.3f, 2.0f, 0}, 40, false}, "attention_i4_f16");
+    attention({{4, 2, 96, 16, PAGE_F16, PAGE_I4}, {0.3f, 0.0f, 37}, 96, false}, "attention_f16_i4_window");
+    attention({{3, 1, 24, 5, PAGE_I4, PAGE_I4}, {0.3f, 0.0f, 0}, 8, false}, "attention_i4_odd_blocks");
     rows();
     draw();
 }

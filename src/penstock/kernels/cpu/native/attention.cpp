@@ -2,14 +2,15 @@
 
 #include <cstring>
 
+#include "hadamard.h"
 #include "kernels.h"
+#include "kv_view.h"
 #include "lanes.h"
 
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
-constexpr int GROUPS = TILE / LANES;  // of sixteen keys, in a tile
-constexpr float LOWEST = -1e38f;      // of scores; masked ones are -inf
+constexpr float LOWEST = -1e38f;  // of scores; masked ones are -inf
 constexpr float HIDDEN = -__builtin_inff();
 
 // Rows of queries that are taken together, and groups of keys or lanes of values: as many sums as there are registers.
@@ -19,66 +20,28 @@ constexpr int SCORE_ROWS = 8, SCORE_GROUPS = 2, VALUE_ROWS = 4, VALUE_LANES = 4;
 constexpr int SCORE_ROWS = 4, SCORE_GROUPS = 1, VALUE_ROWS = 2, VALUE_LANES = 2;
 #endif
 
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-inline int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
-
-inline Lanes load_sixteen(const float* from) { return load(from); }
-inline Lanes load_sixteen(const uint16_t* from) { return load_half(from); }
-inline Lanes load_sixteen(const int8_t* from) { return load_bytes(from); }
-
-inline float load_one(const float* from) { return *from; }
-inline float load_one(const int8_t* from) { return *from; }
-inline float load_one(const uint16_t* from) {
-    uint16_t values[LANES] = {*from};
-    return one(load_half(values));
-}
-
-// The keys and values of a tile for one KV head, in groups of sixteen tokens: in the pages themselves, or copied.
-template <class E>
-struct View {
-    const E* keys[GROUPS];  // [head_dim][key_stride], sixteen of each
-    int64_t key_stride;
-    const E* values[GROUPS];  // [16][value_stride]
-    int64_t value_stride;
-    int from, to;  // keys of the tile that any of the queries sees
-    const float* key_scales;  // [TILE], or null
-    const float* value_scales;
-    const E* ahead[GROUPS];  // keys of the next tile, to be fetched in time; null: none
-};
-
-// The scratch memory of one call.
-struct Scratch {
-    float *queries, *scores, *mixed, *keys, *values, *scales;
-    float *largest, *sums, *old_share, *new_share;  // by row
-
-    Scratch(const Heads& heads, int64_t rows, float* memory) {
-        const int64_t dim = heads.head_dim, wide = padded(dim);
-        queries = memory;
-        scores = queries + rows * dim;
-        mixed = scores + rows * TILE;
-        keys = mixed + rows * wide;
-        values = keys + TILE * dim;
-        scales = values + TILE * wide;
-        largest = scales + 2 * TILE;
-        sums = largest + rows;
-        old_share = sums + rows;
-        new_share = old_share + rows;
-    }
-};
-
 // Into L2: L1 has too few fill buffers (measured: 26 against 39 us for 600 keys).
 inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
-// q [R][dim] · keys of G groups -> out [R][TILE]. Where keys are read from the pages, their values are fetched.
-// Not inline, as `weigh`: their loops need all registers.
+struct Int4 {};  // two codes in a byte
+
+template <class E>
+constexpr bool IS_INT4 = false;
+template <>
+constexpr bool IS_INT4<Int4> = true;
+
+// q [R][dim] · keys of G groups from `group` on -> out [R][TILE]. Where keys are read from the pages, their values are
+// fetched. Not inline, as `weigh`: their loops need all registers.
 template <class E, int R, int G>
-__attribute__((noinline)) void score(const float* q, const E* const* keys, int64_t key_stride, const E* const* values,
-                                     int64_t dim, float* out) {
+__attribute__((noinline)) void score(const float* q, const View& view, int group, int64_t dim, float* out) {
     Lanes sums[R][G];
     const E* key_at[G];
-    const E* value_at[G];
-    for (int g = 0; g < G; ++g) key_at[g] = keys[g], value_at[g] = values[g];
+    const char* value_at[G];
+    const int64_t key_stride = view.key_stride, value_bytes = view.value_bytes;
+    for (int g = 0; g < G; ++g) {
+        key_at[g] = static_cast<const E*>(view.keys[group + g]);
+        value_at[g] = static_cast<const char*>(view.values[group + g]);
+    }
     for (int r = 0; r < R; ++r)
         for (int g = 0; g < G; ++g) sums[r][g] = broadcast(0.0f);
     for (int64_t d = 0; d < dim; ++d) {
@@ -86,7 +49,7 @@ __attribute__((noinline)) void score(const float* q, const E* const* keys, int64
         for (int g = 0; g < G; ++g) {
             key[g] = load_sixteen(key_at[g]);
             key_at[g] += key_stride;
-            if (sizeof(E) < sizeof(float)) fetch(value_at[g]), value_at[g] += LANES;
+            if (sizeof(E) < sizeof(float)) fetch(value_at[g]), value_at[g] += value_bytes;
         }
         for (int r = 0; r < R; ++r) {
             const Lanes x = broadcast(q[r * dim + d]);
@@ -94,23 +57,97 @@ __attribute__((noinline)) void score(const float* q, const E* const* keys, int64
         }
     }
     for (int r = 0; r < R; ++r)
-        for (int g = 0; g < G; ++g) store(out + r * TILE + g * LANES, sums[r][g]);
+        for (int g = 0; g < G; ++g) store(out + (group + g) * LANES + r * TILE, sums[r][g]);
 }
 
-template <class E, int R>
-void score_groups(const float* q, const View<E>& view, int64_t dim, float* out) {
+// The same of int4, two dimensions at a time.
+template <int R, int G>
+__attribute__((noinline)) void score_int4(const float* q, const View& view, int group, int64_t dim, float* out) {
+    Lanes sums[R][G];
+    const uint8_t* key_at[G];
+    const uint16_t* scale_at[G];
+    const char* value_at[G];
+    const int64_t key_stride = view.key_stride, value_bytes = 2 * view.value_bytes;
+    for (int g = 0; g < G; ++g) {
+        key_at[g] = static_cast<const uint8_t*>(view.keys[group + g]);
+        scale_at[g] = view.key_group_scales[group + g];
+        value_at[g] = static_cast<const char*>(view.values[group + g]);
+    }
+    for (int r = 0; r < R; ++r)
+        for (int g = 0; g < G; ++g) sums[r][g] = broadcast(0.0f);
+    for (int64_t first = 0; first < dim; first += KV_GROUP) {
+        Lanes scale[G];
+        for (int g = 0; g < G; ++g) scale[g] = load_scales(scale_at[g]), scale_at[g] += key_stride;
+        for (int64_t d = first; d < least(first + KV_GROUP, dim); d += 2) {
+            Lanes low[G], high[G];
+            for (int g = 0; g < G; ++g) {
+                load_nibbles(key_at[g], low[g], high[g]);
+                low[g] = low[g] * scale[g], high[g] = high[g] * scale[g];
+                key_at[g] += key_stride;
+                fetch(value_at[g]), value_at[g] += value_bytes;
+            }
+            for (int r = 0; r < R; ++r) {
+                const Lanes x = broadcast(q[r * dim + d]), y = broadcast(q[r * dim + d + 1]);
+                for (int g = 0; g < G; ++g) sums[r][g] = fma(y, high[g], fma(x, low[g], sums[r][g]));
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int g = 0; g < G; ++g) store(out + (group + g) * LANES + r * TILE, sums[r][g]);
+}
+
+// All groups of a view, several at a time.
+template <int R, class Score, class ScoreOne>
+void score_groups(const View& view, Score score_some, ScoreOne score_one) {
     constexpr int G = R <= 2 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
     int group = view.from / LANES;
     const int end = (view.to + LANES - 1) / LANES;
-    for (; group + G <= end; group += G)
-        score<E, R, G>(q, view.keys + group, view.key_stride, view.values + group, dim, out + group * LANES);
-    for (; group < end; ++group)
-        score<E, R, 1>(q, view.keys + group, view.key_stride, view.values + group, dim, out + group * LANES);
+    for (; group + G <= end; group += G) score_some(group);
+    for (; group < end; ++group) score_one(group);
+}
+
+template <class E, int R>
+void score_as(const float* q, const View& view, int64_t dim, float* out) {
+    constexpr int G = R <= 2 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
+    score_groups<R>(
+        view, [&](int group) { score<E, R, G>(q, view, group, dim, out); },
+        [&](int group) { score<E, R, 1>(q, view, group, dim, out); });
+}
+
+template <int R>
+void score_rows(const float* q, const View& view, int64_t dim, float* out) {
+    constexpr int G = R <= 2 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
+    switch (view.key_type) {
+        case PAGE_F32: return score_as<float, R>(q, view, dim, out);
+        case PAGE_F16: return score_as<uint16_t, R>(q, view, dim, out);
+        case PAGE_I8: return score_as<int8_t, R>(q, view, dim, out);
+    }
+    score_groups<R>(
+        view, [&](int group) { score_int4<R, G>(q, view, group, dim, out); },
+        [&](int group) { score_int4<R, 1>(q, view, group, dim, out); });
+}
+
+// V lanes of values from dimension d on: of token t in a group of sixteen.
+template <class E, int V>
+inline void load_values(const View& view, int group, int t, int64_t d, Lanes* value) {
+    const E* from = static_cast<const E*>(view.values[group]) + t * view.value_stride + d;
+    for (int v = 0; v < V; ++v) value[v] = load_sixteen(from + v * LANES);
+}
+
+template <int V>
+inline void load_int4_values(const View& view, int group, int t, int64_t d, Lanes* value) {
+    const uint8_t* from = static_cast<const uint8_t*>(view.values[group]) + (t * view.value_stride + d) / 2;
+    const float* scales = view.value_group_scales + ((group * LANES + t) * view.value_stride + d) / KV_GROUP;
+    for (int v = 0; v < V; v += 2) {
+        const Lanes scale = broadcast(scales[v / 2]);
+        load_nibbles(from + v / 2 * LANES, value[v], value[v + 1]);
+        value[v] = value[v] * scale, value[v + 1] = value[v + 1] * scale;
+    }
 }
 
 // weights [R][TILE] × values, dimensions from d on -> old [R][old_stride] * old_share + that * new_share
 template <class E, int R, int V>
-__attribute__((noinline)) void weigh(const float* weights, const View<E>& view, int64_t d, const float* old_share,
+__attribute__((noinline)) void weigh(const float* weights, const View& view, int64_t d, const float* old_share,
                                      const float* new_share, float* mixed, int64_t stride) {
     Lanes sums[R][V];
     for (int r = 0; r < R; ++r)
@@ -118,16 +155,18 @@ __attribute__((noinline)) void weigh(const float* weights, const View<E>& view, 
     for (int group = view.from / LANES; group * LANES < view.to; ++group) {
         const int begin = static_cast<int>(most(view.from - group * LANES, 0));
         const int end = static_cast<int>(least(view.to - group * LANES, LANES));
-        const E* values = view.values[group] + d + begin * view.value_stride;
         const float* weight = weights + group * LANES;
-        const E* ahead = d == 0 && sizeof(E) < sizeof(float) ? view.ahead[group] : nullptr;
-        for (int t = begin; t < end; ++t, values += view.value_stride) {
+        const char* ahead = d == 0 && sizeof(E) < sizeof(float) ? view.ahead[group] : nullptr;
+        for (int t = begin; t < end; ++t) {
             if (ahead != nullptr) {
-                const E* some = ahead + t * (view.value_stride / LANES) * view.key_stride;
-                for (int64_t at = 0; at < view.value_stride / LANES; ++at) fetch(some + at * view.key_stride);
+                const char* some = ahead + t * view.ahead_rows * view.ahead_stride;
+                for (int64_t at = 0; at < view.ahead_rows; ++at) fetch(some + at * view.ahead_stride);
             }
             Lanes value[V];
-            for (int v = 0; v < V; ++v) value[v] = load_sixteen(values + v * LANES);
+            if constexpr (IS_INT4<E>)
+                load_int4_values<V>(view, group, t, d, value);
+            else
+                load_values<E, V>(view, group, t, d, value);
             for (int r = 0; r < R; ++r) {
                 const Lanes x = broadcast(weight[r * TILE + t]);
                 for (int v = 0; v < V; ++v) sums[r][v] = fma(x, value[v], sums[r][v]);
@@ -144,17 +183,27 @@ __attribute__((noinline)) void weigh(const float* weights, const View<E>& view, 
 }
 
 template <class E, int R>
-void weigh_dims(const float* weights, const View<E>& view, int64_t dim, const float* old_share, const float* new_share,
-                float* mixed, int64_t stride) {
-    constexpr int V = R <= 2 ? 4 : VALUE_LANES;
+void weigh_as(const float* weights, const View& view, int64_t dim, const float* old_share, const float* new_share,
+              float* mixed, int64_t stride) {
+    constexpr int V = R <= 2 ? 4 : VALUE_LANES, LAST = IS_INT4<E> ? 2 : 1;
     int64_t d = 0;
     for (; d + V * LANES <= dim; d += V * LANES) weigh<E, R, V>(weights, view, d, old_share, new_share, mixed, stride);
-    for (; d < dim; d += LANES) weigh<E, R, 1>(weights, view, d, old_share, new_share, mixed, stride);
+    for (; d < dim; d += LAST * LANES) weigh<E, R, LAST>(weights, view, d, old_share, new_share, mixed, stride);
+}
+
+template <int R>
+void weigh_rows(const float* weights, const View& view, int64_t dim, const float* old_share, const float* new_share,
+                float* mixed, int64_t stride) {
+    switch (view.value_type) {
+        case PAGE_F32: return weigh_as<float, R>(weights, view, dim, old_share, new_share, mixed, stride);
+        case PAGE_F16: return weigh_as<uint16_t, R>(weights, view, dim, old_share, new_share, mixed, stride);
+        case PAGE_I8: return weigh_as<int8_t, R>(weights, view, dim, old_share, new_share, mixed, stride);
+        case PAGE_I4: return weigh_as<Int4, R>(weights, view, dim, old_share, new_share, mixed, stride);
+    }
 }
 
 // Scores of one query, of which from .. to - 1 are seen, by the rule; others in the view become -inf. Gives the largest.
-template <class E>
-float scale_scores(float* scores, const Scores& rule, const View<E>& view, int from, int to) {
+float scale_scores(float* scores, const Scores& rule, const View& view, int from, int to) {
     const int first = view.from / LANES, end = (view.to + LANES - 1) / LANES;
     const Lanes scale = broadcast(rule.scale);
     Lanes top = broadcast(LOWEST);
@@ -171,8 +220,7 @@ float scale_scores(float* scores, const Scores& rule, const View<E>& view, int f
 }
 
 // Scores to weights e^(score - peak). Gives their sum.
-template <class E>
-float to_weights(float* scores, const View<E>& view, float peak) {
+float to_weights(float* scores, const View& view, float peak) {
     const int first = view.from / LANES, end = (view.to + LANES - 1) / LANES;
     Lanes total = broadcast(0.0f);
     for (int group = first; group < end; ++group) {
@@ -214,109 +262,16 @@ inline int64_t first_seen(const Scores& rule, int64_t position) {
     return rule.window > 0 ? most(0, position - rule.window + 1) : 0;
 }
 
-template <class E>
-struct Tiles {
-    const Heads& heads;
-    const Pages& pages;
-    const int32_t* table;
-    int64_t kv_head;
-    Scratch& scratch;
-
-    // Whether keys and values can be read where they are.
-    bool aligned() const { return heads.block_size % LANES == 0 && heads.head_dim % LANES == 0; }
-
-    const E* keys(int64_t position) const {  // [head_dim], block_size apart
-        const int64_t block = table[position / heads.block_size];
-        return pages.of<E>(pages.keys, block, kv_head, heads.head_dim * heads.block_size) + position % heads.block_size;
-    }
-    const E* values(int64_t position) const {  // [head_dim]
-        const int64_t block = table[position / heads.block_size];
-        return pages.of<E>(pages.values, block, kv_head, heads.head_dim * heads.block_size) +
-               position % heads.block_size * heads.head_dim;
-    }
-
-    // Scales of the keys that are seen; the others' are never used, but must be numbers.
-    void copy_scales(void* scales, int64_t begin, int from, int to, float* out) const {
-        for (int t = 0; t < TILE; ++t) out[t] = 0.0f;
-        for (int t = from; t < to; ++t) {
-            const int64_t block = table[(begin + t) / heads.block_size];
-            out[t] = pages.of<float>(scales, block, kv_head, heads.block_size)[(begin + t) % heads.block_size];
-        }
-    }
-
-    template <class F>
-    void scale(View<F>& view, int64_t begin) const {
-        view.key_scales = view.value_scales = nullptr;
-        if (pages.key_scales == nullptr) return;
-        copy_scales(pages.key_scales, begin, view.from, view.to, scratch.scales);
-        copy_scales(pages.value_scales, begin, view.from, view.to, scratch.scales + TILE);
-        view.key_scales = scratch.scales;
-        view.value_scales = scratch.scales + TILE;
-    }
-
-    // `last`: the last key that exists.
-    View<E> in_place(int64_t begin, int from, int to, int64_t last) const {
-        View<E> view{{}, heads.block_size, {}, heads.head_dim, from, to, nullptr, nullptr, {}};
-        for (int group = 0; group < GROUPS; ++group) {
-            const int64_t position = begin + TILE + group * LANES;
-            if (position > last) break;
-            view.ahead[group] = keys(position);
-        }
-        for (int group = from / LANES; group * LANES < to; ++group) {
-            view.keys[group] = keys(begin + group * LANES);
-            view.values[group] = values(begin + group * LANES);
-        }
-        scale(view, begin);
-        return view;
-    }
-
-    View<float> copied(int64_t begin, int from, int to) const {
-        const int64_t dim = heads.head_dim, wide = padded(dim);
-        View<float> view{{}, LANES, {}, wide, from, to, nullptr, nullptr, {}};
-        for (int group = 0; group < GROUPS; ++group) {
-            view.keys[group] = scratch.keys + group * LANES * dim;
-            view.values[group] = scratch.values + group * LANES * wide;
-        }
-        if (aligned()) {
-            const View<E> source = in_place(begin, from, to, 0);
-            for (int group = from / LANES; group * LANES < to; ++group) {
-                float* key_copy = scratch.keys + group * LANES * dim;
-                float* value_copy = scratch.values + group * LANES * wide;
-                for (int64_t d = 0; d < dim; ++d)
-                    store(key_copy + d * LANES, load_sixteen(source.keys[group] + d * heads.block_size));
-                for (int64_t at = 0; at < LANES * dim; at += LANES)
-                    store(value_copy + at, load_sixteen(source.values[group] + at));
-            }
-        } else {
-            for (int t = from; t < to; ++t) copy_token(begin + t, t);
-        }
-        scale(view, begin);
-        return view;
-    }
-
-    void copy_token(int64_t position, int t) const {
-        const int64_t dim = heads.head_dim, wide = padded(dim);
-        const E* key = keys(position);
-        const E* value = values(position);
-        float* key_copy = scratch.keys + t / LANES * LANES * dim + t % LANES;
-        float* value_copy = scratch.values + t * wide;
-        for (int64_t d = 0; d < dim; ++d) key_copy[d * LANES] = load_one(key + d * heads.block_size);
-        for (int64_t d = 0; d < dim; ++d) value_copy[d] = load_one(value + d);
-        for (int64_t d = dim; d < wide; ++d) value_copy[d] = 0.0f;
-    }
-};
-
 // One query's heads over one tile: `mixed` [rows][wide] and its shares.
-template <class E>
-void attend_rows(const float* q, const Scores& rule, const View<E>& view, int64_t dim, int64_t rows, Scratch& scratch,
+void attend_rows(const float* q, const Scores& rule, const View& view, int64_t dim, int64_t rows, Scratch& scratch,
                  float* mixed, int64_t stride, bool apart) {
     float* scores = scratch.scores;
     int64_t row = 0;
-    for (; row + 4 <= rows; row += 4) score_groups<E, 4>(q + row * dim, view, dim, scores + row * TILE);
+    for (; row + 4 <= rows; row += 4) score_rows<4>(q + row * dim, view, dim, scores + row * TILE);
     switch (rows - row) {
-        case 3: score_groups<E, 3>(q + row * dim, view, dim, scores + row * TILE); break;
-        case 2: score_groups<E, 2>(q + row * dim, view, dim, scores + row * TILE); break;
-        case 1: score_groups<E, 1>(q + row * dim, view, dim, scores + row * TILE); break;
+        case 3: score_rows<3>(q + row * dim, view, dim, scores + row * TILE); break;
+        case 2: score_rows<2>(q + row * dim, view, dim, scores + row * TILE); break;
+        case 1: score_rows<1>(q + row * dim, view, dim, scores + row * TILE); break;
     }
     for (row = 0; row < rows; ++row)
         scratch.old_share[row] = scale_scores(scores + row * TILE, rule, view, view.from, view.to);
@@ -334,11 +289,11 @@ void attend_rows(const float* q, const Scores& rule, const View<E>& view, int64_
         weigh_them(scores + row * TILE, view, dim, scratch.old_share + row, scratch.new_share + row,
                    mixed + row * stride, stride);
     };
-    for (; row + 4 <= rows; row += 4) weigh_some(weigh_dims<E, 4>);
+    for (; row + 4 <= rows; row += 4) weigh_some(weigh_rows<4>);
     switch (rows - row) {
-        case 3: weigh_some(weigh_dims<E, 3>); break;
-        case 2: weigh_some(weigh_dims<E, 2>); break;
-        case 1: weigh_some(weigh_dims<E, 1>); break;
+        case 3: weigh_some(weigh_rows<3>); break;
+        case 2: weigh_some(weigh_rows<2>); break;
+        case 1: weigh_some(weigh_rows<1>); break;
     }
 }
 
@@ -360,6 +315,9 @@ void finish(const Heads& heads, const Queries& queries, int64_t count, int64_t k
             store(values + d, value);
             if (out != nullptr) store_first(out + d, value, static_cast<int>(least(dim - d, LANES)));
         }
+        if (heads.value_type != PAGE_I4) continue;
+        hadamard(values, dim);
+        if (out != nullptr) std::memcpy(out, values, static_cast<size_t>(dim) * sizeof(float));
     }
     if (queries.quantized != nullptr)  // whole blocks: `wide` is head_dim
         table().linear.quantize(mixed, count, group * dim, queries.quantized + at / BLOCK, queries.quantized_stride);
@@ -385,12 +343,11 @@ inline void seen(const Scores& rule, int64_t begin, int64_t first, int64_t last,
     to = static_cast<int>(least(last + 1 - begin, TILE));
 }
 
-template <class E>
 void attend_one(const Heads& heads, const Scores& rule, const Pages& pages, const Queries& queries, int64_t kv_head,
                 int64_t first_tile, int64_t end_tile, float* partials, float* memory) {
     const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim, wide = padded(dim);
     Scratch scratch(heads, group, memory);
-    const Tiles<E> tiles{heads, pages, queries.table, kv_head, scratch};
+    const Tiles tiles{heads, pages, queries.table, kv_head, scratch};
     const float* q = scratch.queries;
     copy_queries(heads, queries, kv_head, group, scratch.queries);
     start(scratch, group, wide);
@@ -415,7 +372,7 @@ void attend_one(const Heads& heads, const Scores& rule, const Pages& pages, cons
 }
 
 // Many rows, some at a time, over one tile.
-void attend_tile(const Heads& heads, const Scores& rule, const Queries& queries, View<float> view, int64_t begin,
+void attend_tile(const Heads& heads, const Scores& rule, const Queries& queries, View view, int64_t begin,
                  int64_t all_rows, Scratch& scratch) {
     const int64_t group = heads.heads / heads.kv_heads, dim = heads.head_dim, wide = padded(dim);
     for (int64_t row = 0; row < all_rows; row += SCORE_ROWS) {
@@ -423,7 +380,7 @@ void attend_tile(const Heads& heads, const Scores& rule, const Queries& queries,
         const int64_t latest = least((row + SCORE_ROWS - 1) / group, queries.count - 1) + queries.first;
         view.to = static_cast<int>(least(latest + 1 - begin, TILE));
         if (view.to <= view.from) continue;
-        score_groups<float, SCORE_ROWS>(scratch.queries + row * dim, view, dim, scratch.scores);
+        score_as<float, SCORE_ROWS>(scratch.queries + row * dim, view, dim, scratch.scores);
         for (int64_t one = 0; one < SCORE_ROWS; ++one) {
             const int64_t position = queries.first + (row + one) / group;
             int from, to;
@@ -434,18 +391,17 @@ void attend_tile(const Heads& heads, const Scores& rule, const Queries& queries,
             scratch.new_share[row + one] = to_weights(scratch.scores + one * TILE, view, scratch.old_share[row + one]);
         join_rows(scratch.largest + row, scratch.sums + row, scratch.old_share + row, scratch.new_share + row, SCORE_ROWS);
         for (int64_t some = row; some < row + SCORE_ROWS; some += VALUE_ROWS)
-            weigh_dims<float, VALUE_ROWS>(scratch.scores + (some - row) * TILE, view, wide, scratch.old_share + some,
+            weigh_as<float, VALUE_ROWS>(scratch.scores + (some - row) * TILE, view, wide, scratch.old_share + some,
                                                  scratch.new_share + some, scratch.mixed + some * wide, wide);
     }
 }
 
-template <class E>
 void attend_many(const Heads& heads, const Scores& rule, const Pages& pages, const Queries& queries, int64_t kv_head,
                  float* memory) {
     const int64_t group = heads.heads / heads.kv_heads, wide = padded(heads.head_dim);
     const int64_t rows = queries.count * group, all_rows = (rows + SCORE_ROWS - 1) / SCORE_ROWS * SCORE_ROWS;
     Scratch scratch(heads, all_rows, memory);
-    const Tiles<E> tiles{heads, pages, queries.table, kv_head, scratch};
+    const Tiles tiles{heads, pages, queries.table, kv_head, scratch};
     start(scratch, all_rows, wide);
     copy_queries(heads, queries, kv_head, all_rows, scratch.queries);
     const int64_t last = queries.first + queries.count - 1;
@@ -459,29 +415,14 @@ void attend_many(const Heads& heads, const Scores& rule, const Pages& pages, con
 
 void attend(const Heads& heads, const Scores& rule, const Pages& pages, const Queries& queries, int64_t kv_head,
             float* scratch) {
-    if (queries.count == 1) {
-        const int64_t first = first_seen(rule, queries.first) / TILE, end = queries.first / TILE + 1;
-        switch (heads.type) {
-            case PAGE_F32: return attend_one<float>(heads, rule, pages, queries, kv_head, first, end, nullptr, scratch);
-            case PAGE_F16:
-                return attend_one<uint16_t>(heads, rule, pages, queries, kv_head, first, end, nullptr, scratch);
-            case PAGE_I8: return attend_one<int8_t>(heads, rule, pages, queries, kv_head, first, end, nullptr, scratch);
-        }
-    }
-    switch (heads.type) {
-        case PAGE_F32: return attend_many<float>(heads, rule, pages, queries, kv_head, scratch);
-        case PAGE_F16: return attend_many<uint16_t>(heads, rule, pages, queries, kv_head, scratch);
-        case PAGE_I8: return attend_many<int8_t>(heads, rule, pages, queries, kv_head, scratch);
-    }
+    if (queries.count > 1) return attend_many(heads, rule, pages, queries, kv_head, scratch);
+    const int64_t first = first_seen(rule, queries.first) / TILE, end = queries.first / TILE + 1;
+    attend_one(heads, rule, pages, queries, kv_head, first, end, nullptr, scratch);
 }
 
 void attend_part(const Heads& heads, const Scores& rule, const Pages& pages, const Queries& queries, int64_t kv_head,
                  int64_t from, int64_t to, float* partials, float* scratch) {
-    switch (heads.type) {
-        case PAGE_F32: return attend_one<float>(heads, rule, pages, queries, kv_head, from, to, partials, scratch);
-        case PAGE_F16: return attend_one<uint16_t>(heads, rule, pages, queries, kv_head, from, to, partials, scratch);
-        case PAGE_I8: return attend_one<int8_t>(heads, rule, pages, queries, kv_head, from, to, partials, scratch);
-    }
+    attend_one(heads, rule, pages, queries, kv_head, from, to, partials, scratch);
 }
 
 void merge(const Heads& heads, const Queries& queries, int64_t kv_head, int64_t tiles, const float* partials,

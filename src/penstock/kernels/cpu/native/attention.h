@@ -7,6 +7,16 @@
 // so that the scores of sixteen tokens are one register, and no sum runs across lanes. As int8 each head of each token
 // has its own scale, [kv_heads][block_size] float32. A block is contiguous over all layers of a cache group.
 //
+// As int4 a byte holds two codes of one token, each a level (int4.h) times a scale. KV_GROUP dimensions of a head share a
+// scale, the last group may have fewer; scales are float16, in INT4_UNIT:
+//
+//   keys    [kv_heads][head_dim / 2][block_size]  dimensions 2 i and 2 i + 1      scales [kv_heads][groups][block_size]
+//   values  [kv_heads][block_size][head_dim / 2]  i and i + half of the group's   scales [kv_heads][block_size][groups]
+//
+// and what is stored are keys and values after a Hadamard transform of each head, which spreads outliers over all
+// dimensions (hadamard.h). Queries get the same transform, which leaves their products with keys as they are; and so does
+// the result of attention, since the transform is its own inverse.
+//
 // Online softmax: the keys that a query sees are taken in tiles of TILE, by position in the sequence; each tile gives
 // the largest score, the sum of weights and the weighted values, and the tiles are combined in order. That order is the
 // same for one query and for many, however the work is divided: a query's result depends on its own sequence alone, to
@@ -21,13 +31,22 @@ namespace penstock {
 
 constexpr int64_t TILE = 128;
 
-enum PageType : int32_t { PAGE_F32, PAGE_F16, PAGE_I8 };
+enum PageType : int32_t { PAGE_F32, PAGE_F16, PAGE_I8, PAGE_I4 };
+
+constexpr int64_t KV_GROUP = 32;
+
+inline int64_t kv_groups(int64_t head_dim) { return (head_dim + KV_GROUP - 1) / KV_GROUP; }
+
+// Of one head of one token, without scales.
+inline int64_t page_bytes(int32_t type, int64_t head_dim) {
+    return type == PAGE_F32 ? 4 * head_dim : type == PAGE_F16 ? 2 * head_dim : type == PAGE_I8 ? head_dim : head_dim / 2;
+}
 
 // The pages of one layer: where each part of block 0 is, and how far it is to the next block.
 struct Pages {
     void* keys;
     void* values;
-    void* key_scales;  // PAGE_I8 alone
+    void* key_scales;  // PAGE_I8 and PAGE_I4 alone
     void* value_scales;
     int64_t block_bytes;
 
@@ -41,8 +60,7 @@ struct Pages {
 // The same for all layers of a model.
 struct Heads {
     int64_t heads, kv_heads, head_dim, block_size;
-    int32_t type;  // PageType
-    int32_t unused;
+    int32_t key_type, value_type;  // PageType; PAGE_F32 only both
 };
 
 struct Rotation {
@@ -86,7 +104,7 @@ inline int64_t attention_queries(const Heads& heads) {
 // Floats of scratch memory, for any call.
 inline int64_t attention_scratch(const Heads& heads) {
     const int64_t rows = attention_queries(heads) * (heads.heads / heads.kv_heads) + 8, dim = heads.head_dim + 16;
-    return rows * (2 * dim + TILE + 4) + 2 * TILE * dim + 4 * TILE;
+    return rows * (2 * dim + TILE + 4) + 2 * TILE * dim + (4 + kv_groups(heads.head_dim)) * TILE;
 }
 
 struct AttentionKernels {

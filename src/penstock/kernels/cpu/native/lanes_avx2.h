@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "int4.h"
+
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
@@ -77,16 +79,28 @@ inline void store_half(uint16_t* to, Lanes x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x.low, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(x.high, _MM_FROUND_TO_NEAREST_INT));
 }
-inline Lanes load_bytes(const int8_t* from) {
-    __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(all)),
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(all, 8)))};
+inline Lanes widen(__m128i bytes) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
+inline Lanes load_bytes(const int8_t* from) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 inline void store_bytes(int8_t* to, Lanes x) {
     int32_t whole[LANES];
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(whole), _mm256_cvtps_epi32(x.low));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(whole + 8), _mm256_cvtps_epi32(x.high));
     for (int lane = 0; lane < LANES; ++lane) to[lane] = static_cast<int8_t>(whole[lane]);
+}
+inline void load_nibbles(const uint8_t* from, Lanes& low, Lanes& high) {
+    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), fifteen = _mm_set1_epi8(15);
+    const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(INT4_LEVELS));
+    low = widen(_mm_shuffle_epi8(levels, _mm_and_si128(all, fifteen)));
+    high = widen(_mm_shuffle_epi8(levels, _mm_and_si128(_mm_srli_epi16(all, 4), fifteen)));
+}
+template <int H>
+inline Lanes swap_lanes(Lanes x) {
+    if constexpr (H == 8) return {x.high, x.low};
+    if constexpr (H == 4) return {_mm256_permute2f128_ps(x.low, x.low, 1), _mm256_permute2f128_ps(x.high, x.high, 1)};
+    return {_mm256_permute_ps(x.low, H == 1 ? 0xB1 : 0x4E), _mm256_permute_ps(x.high, H == 1 ? 0xB1 : 0x4E)};
 }
 inline float sum(Lanes x) {
     __m256 eight = _mm256_add_ps(x.low, x.high);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "int4.h"
+
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
@@ -54,6 +56,19 @@ inline Lanes load_bytes(const int8_t* from) {
 }
 inline void store_bytes(int8_t* to, Lanes x) {  // whole numbers, -128 .. 127
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+// The levels of the codes in the low halves of sixteen bytes, and of those in the high halves.
+inline void load_nibbles(const uint8_t* from, Lanes& low, Lanes& high) {
+    const __m512 levels = load_bytes(INT4_LEVELS).v;
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    low.v = _mm512_permutexvar_ps(codes, levels);  // reads the four lowest bits
+    high.v = _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), levels);
+}
+// Lanes that are H apart change places: 1, 2, 4 or 8.
+template <int H>
+inline Lanes swap_lanes(Lanes x) {
+    if constexpr (H < 4) return {_mm512_permute_ps(x.v, H == 1 ? 0xB1 : 0x4E)};
+    return {_mm512_shuffle_f32x4(x.v, x.v, H == 4 ? 0xB1 : 0x4E)};
 }
 // Of each pair of halves added: 16 -> 8 -> 4 -> 2 -> 1
 inline float sum(Lanes x) {

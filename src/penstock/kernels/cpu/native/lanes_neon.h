@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "int4.h"
+
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
@@ -98,17 +100,29 @@ inline Lanes load_half(const uint16_t* from) {
 inline void store_half(uint16_t* to, Lanes x) {
     for (int i = 0; i < FOURS; ++i) vst1_u16(to + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
 }
-inline Lanes load_bytes(const int8_t* from) {
-    const int8x16_t all = vld1q_s8(from);
+inline Lanes widen(int8x16_t all) {
     const int16x8_t low = vmovl_s8(vget_low_s8(all)), high = vmovl_s8(vget_high_s8(all));
     return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
              vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
 }
+inline Lanes load_bytes(const int8_t* from) { return widen(vld1q_s8(from)); }
 inline void store_bytes(int8_t* to, Lanes x) {
     int16x4_t fours[FOURS];
     for (int i = 0; i < FOURS; ++i) fours[i] = vmovn_s32(vcvtq_s32_f32(x.v[i]));
     const int8x8_t low = vmovn_s16(vcombine_s16(fours[0], fours[1])), high = vmovn_s16(vcombine_s16(fours[2], fours[3]));
     vst1q_s8(to, vcombine_s8(low, high));
+}
+inline void load_nibbles(const uint8_t* from, Lanes& low, Lanes& high) {
+    const uint8x16_t all = vld1q_u8(from);
+    const int8x16_t levels = vld1q_s8(INT4_LEVELS);
+    low = widen(vqtbl1q_s8(levels, vandq_u8(all, vdupq_n_u8(15))));
+    high = widen(vqtbl1q_s8(levels, vshrq_n_u8(all, 4)));
+}
+template <int H>
+inline Lanes swap_lanes(Lanes x) {
+    return map([&](int i) {
+        return H == 1 ? vrev64q_f32(x.v[i]) : H == 2 ? vextq_f32(x.v[i], x.v[i], 2) : x.v[i ^ H / 4];
+    });
 }
 inline float sum(Lanes x) {
     const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "int4.h"
+
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
@@ -104,6 +106,18 @@ inline Lanes load_bytes(const int8_t* from) {
 }
 inline void store_bytes(int8_t* to, Lanes x) {
     for (int lane = 0; lane < LANES; ++lane) to[lane] = static_cast<int8_t>(x.v[lane]);
+}
+inline void load_nibbles(const uint8_t* from, Lanes& low, Lanes& high) {
+    for (int lane = 0; lane < LANES; ++lane) {
+        low.v[lane] = INT4_LEVELS[from[lane] & 15];
+        high.v[lane] = INT4_LEVELS[from[lane] >> 4];
+    }
+}
+template <int H>
+inline Lanes swap_lanes(Lanes x) {
+    Lanes swapped;
+    for (int lane = 0; lane < LANES; ++lane) swapped.v[lane] = x.v[lane ^ H];
+    return swapped;
 }
 inline float sum(Lanes x) {
     float values[LANES];

@@ -1,5 +1,6 @@
 // Head norms and rotary embedding (RoPE) of q and k, and the write of k and v to the pages.
 #include "attention.h"
+#include "hadamard.h"
 #include "kernels.h"
 #include "lanes.h"
 
@@ -79,17 +80,92 @@ void write(const float* x, int64_t dim, E* to, int64_t stride, float* scale) {
     }
 }
 
-template <class E>
-void write_token(const Heads& heads, const Pages& pages, const float* k, const float* v, int32_t block, int64_t offset) {
+// The nearest level of each number, without sign: its place among the eight, and itself.
+inline void nearest_levels(Lanes size, Lanes& place, Lanes& level) {
+    const Lanes none = broadcast(0.0f), one = broadcast(1.0f);
+    place = none;
+    level = broadcast(INT4_LEVELS[8]);
+    for (int next = 9; next < 16; ++next) {
+        const float lower = INT4_LEVELS[next - 1], upper = INT4_LEVELS[next];
+        const Lanes middle = broadcast((lower + upper) / 2.0f);
+        place = place + where_less(middle, size, one, none);
+        level = level + where_less(middle, size, broadcast(upper - lower), none);
+    }
+}
+
+// Codes of a group of up to KV_GROUP numbers; gives their scale as float16. The scale that reaches the largest number is
+// refined once, to the one with the least squared error for its codes.
+uint16_t int4_codes(const float* x, int64_t count, int8_t* codes) {
+    constexpr int PARTS = KV_GROUP / LANES;
+    const Lanes none = broadcast(0.0f);
+    Lanes values[PARTS], top = none, products = none, squares = none;
+    for (int part = 0; part < PARTS; ++part) {
+        values[part] = load_first(x + part * LANES, static_cast<int>(count) - part * LANES);
+        top = max(abs(values[part]), top);
+    }
+    const float reaching = largest(top) / INT4_LEVELS[15];
+    const Lanes first = broadcast(reaching > 0.0f ? 1.0f / reaching : 0.0f);
+    for (int part = 0; part < PARTS; ++part) {
+        Lanes place, level;
+        nearest_levels(abs(values[part]) * first, place, level);
+        level = keep(level, 0, static_cast<int>(count) - part * LANES, 0.0f);
+        products = fma(abs(values[part]), level, products);
+        squares = fma(level, level, squares);
+    }
+    uint16_t stored[LANES];
+    store_half(stored, min(broadcast(sum(products) / sum(squares) / INT4_UNIT), broadcast(LARGEST_HALF)));
+    const float scale = one(load_half(stored)) * INT4_UNIT;  // as it will be read
+    const Lanes factor = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
+    for (int part = 0; part < PARTS; ++part) {
+        Lanes place, level;
+        nearest_levels(abs(values[part]) * factor, place, level);
+        store_bytes(codes + part * LANES,
+                    where_less(values[part], none, broadcast(7.0f) - place, broadcast(8.0f) + place));
+    }
+    return stored[0];
+}
+
+// One head's key or value of one token, byte i at to[i * stride]: with codes that are adjacent, or half a group apart.
+void write_int4(const float* x, int64_t dim, uint8_t* to, int64_t stride, bool adjacent, uint16_t* scales,
+                int64_t scale_stride) {
+    for (int64_t first = 0; first < dim; first += KV_GROUP, scales += scale_stride) {
+        const int64_t count = dim - first < KV_GROUP ? dim - first : KV_GROUP;
+        const int64_t step = adjacent ? 2 : 1, apart = adjacent ? 1 : count / 2;
+        int8_t codes[KV_GROUP];
+        *scales = int4_codes(x + first, count, codes);
+        for (int64_t i = 0; i < count / 2; ++i, to += stride)
+            *to = static_cast<uint8_t>(codes[i * step] | codes[i * step + apart] << 4);
+    }
+}
+
+void write_key(const Heads& heads, const Pages& pages, const float* k, int64_t head, int32_t block, int64_t offset) {
     const int64_t dim = heads.head_dim, size = heads.block_size;
-    for (int64_t head = 0; head < heads.kv_heads; ++head) {
-        float *key_scale = nullptr, *value_scale = nullptr;
-        if (pages.key_scales != nullptr) {
-            key_scale = pages.of<float>(pages.key_scales, block, head, size) + offset;
-            value_scale = pages.of<float>(pages.value_scales, block, head, size) + offset;
-        }
-        write(k + head * dim, dim, pages.of<E>(pages.keys, block, head, size * dim) + offset, size, key_scale);
-        write(v + head * dim, dim, pages.of<E>(pages.values, block, head, size * dim) + offset * dim, 1, value_scale);
+    switch (heads.key_type) {
+        case PAGE_F32: return write(k, dim, pages.of<float>(pages.keys, block, head, size * dim) + offset, size, nullptr);
+        case PAGE_F16:
+            return write(k, dim, pages.of<uint16_t>(pages.keys, block, head, size * dim) + offset, size, nullptr);
+        case PAGE_I8:
+            return write(k, dim, pages.of<int8_t>(pages.keys, block, head, size * dim) + offset, size,
+                         pages.of<float>(pages.key_scales, block, head, size) + offset);
+        case PAGE_I4:
+            return write_int4(k, dim, pages.of<uint8_t>(pages.keys, block, head, size * (dim / 2)) + offset, size, true,
+                              pages.of<uint16_t>(pages.key_scales, block, head, size * kv_groups(dim)) + offset, size);
+    }
+}
+
+void write_value(const Heads& heads, const Pages& pages, const float* v, int64_t head, int32_t block, int64_t offset) {
+    const int64_t dim = heads.head_dim, size = heads.block_size, groups = kv_groups(dim);
+    switch (heads.value_type) {
+        case PAGE_F32:
+            return write(v, dim, pages.of<float>(pages.values, block, head, size * dim) + offset * dim, 1, nullptr);
+        case PAGE_F16:
+            return write(v, dim, pages.of<uint16_t>(pages.values, block, head, size * dim) + offset * dim, 1, nullptr);
+        case PAGE_I8:
+            return write(v, dim, pages.of<int8_t>(pages.values, block, head, size * dim) + offset * dim, 1,
+                         pages.of<float>(pages.value_scales, block, head, size) + offset);
+        case PAGE_I4:
+            return write_int4(v, dim, pages.of<uint8_t>(pages.values, block, head, size * (dim / 2)) + offset * (dim / 2), 1,
+                              false, pages.of<uint16_t>(pages.value_scales, block, head, size * groups) + offset * groups, 1);
     }
 }
 
@@ -103,15 +179,16 @@ void rotate_store(const Heads& heads, const Rotation& rotation, const Pages& pag
             if (rotation.q_norm != nullptr)
                 normalise(x, head < heads.heads ? rotation.q_norm : rotation.k_norm, dim, rotation.eps);
             rotate(x, cos, cos + half, half);
+            if (heads.key_type == PAGE_I4) hadamard(x, dim);
         }
         const int32_t block = tables[token][positions[token] / heads.block_size];
         const int64_t offset = positions[token] % heads.block_size;
-        const float* k = qkv + heads.heads * dim;
-        const float* v = k + heads.kv_heads * dim;
-        switch (heads.type) {
-            case PAGE_F32: write_token<float>(heads, pages, k, v, block, offset); break;
-            case PAGE_F16: write_token<uint16_t>(heads, pages, k, v, block, offset); break;
-            case PAGE_I8: write_token<int8_t>(heads, pages, k, v, block, offset); break;
+        float* k = qkv + heads.heads * dim;
+        float* v = k + heads.kv_heads * dim;
+        for (int64_t head = 0; head < heads.kv_heads; ++head) {
+            if (heads.value_type == PAGE_I4) hadamard(v + head * dim, dim);
+            write_key(heads, pages, k + head * dim, head, block, offset);
+            write_value(heads, pages, v + head * dim, head, block, offset);
         }
     }
 }
