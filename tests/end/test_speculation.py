@@ -64,6 +64,24 @@ def test_in_chunks_and_preempted(
     assert outputs(results) == outputs(expected)
 
 
+def test_a_cache_of_int4_preempted_and_found_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room and without drafts, then preempted, with drafts and prefix hits: the same answers."""
+    with open_model(tiny, kv_dtype="int4") as roomy:
+        expected = roomy.generate(PROMPTS, PARAMS)
+        block_bytes = roomy.facts["kv_bytes"] / roomy.facts["kv_tokens"] * 8
+    draft_recorded(monkeypatch, expected)
+    settings = {"speculate": "lookup", "step_tokens": 23, "max_sequences": 12, "kv_dtype": "int4"}
+    with open_model(tiny, kv_memory=str(int(block_bytes * 20)), **settings) as llm:
+        results = llm.generate(PROMPTS, PARAMS)
+        alone = [llm.generate(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+        llm.check_integrity()
+        stats = llm.stats()
+    assert stats["preemptions"] > 0
+    assert stats["speculation"]["accepted"] > 100
+    assert outputs(results) == outputs(expected)
+    assert outputs(alone) == outputs(expected)
+
+
 def test_an_audit_draws_the_same_tokens(
     tiny: Path, expected: list[Completion], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

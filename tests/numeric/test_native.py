@@ -97,7 +97,7 @@ def test_a_smaller_cache_is_near(family: Family, dtype: str) -> None:
     theirs = expected(TEXT)
     ours = logits(load_packed(folder), TEXT, block_size=16, dtype=dtype)
     error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    assert error < {"float16": 2e-3, "int8": 5e-2, "int4": 0.3}[dtype]
+    assert error < {"float16": 2e-3, "int8": 5e-2, "int4": 0.5}[dtype]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4", "int4,int8"])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.store.files import ModelFiles
 
 TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
+GGUF_TARGETS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 CALIBRATED = ("awq", "gptq")
 CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that are used
 
@@ -28,17 +29,22 @@ CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that a
 @click.option(
     "--to",
     "target",
-    type=click.Choice(TARGETS),
+    type=click.Choice((*TARGETS, *GGUF_TARGETS)),
     required=True,
-    help="awq, gptq: 4 bits, chosen by the model's inputs on a text. int4, int8, fp8: rounded to nearest.",
+    help="awq, gptq: 4 bits, chosen by the model's inputs on a text. int8, fp8: 8 bits, better with a text. int4: "
+    "rounded to nearest. q4_0 to q8_0: a GGUF file, rounded to nearest.",
 )
-@click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="For awq and gptq.")
+@click.option(
+    "--text",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="For awq and gptq; better int8 and fp8.",
+)
 @click.option(
     "--group", type=click.IntRange(min=8), default=128, show_default=True, help="Inputs with one 4-bit scale."
 )
 @debug_option
 def quantize(model: str, out: Path, target: str, text: Path | None, group: int) -> None:
-    """Write a quantized copy of MODEL to the folder OUT.
+    """Write a quantized copy of MODEL to the folder OUT, or to the file OUT.gguf.
 
     MODEL is a Hugging Face folder or hub id whose weights are floats. The linear layers of its decoder are quantized;
     embeddings, output head and norms keep their type. awq and gptq need a --text of the kind the model will read, some
@@ -46,18 +52,25 @@ def quantize(model: str, out: Path, target: str, text: Path | None, group: int) 
     """
     if target in CALIBRATED and text is None:
         raise InvalidSetting(f"{target} needs --text, to see what the model's inputs look like", param="text")
-    require_torch("quantize")
-    from penstock.quantize.folder import quantize_folder
-
     files = resolve(model)
-    chunks = _chunks(files, text) if text and target in CALIBRATED else []
+    before = sum(path.stat().st_size for path in files.weights)
+    size = _quantize(files, out, target, text, group)
+    click.echo(f"{out}: {target}, {size_text(size)} of weights ({size_text(before)} before)")
 
+
+def _quantize(files: ModelFiles, out: Path, target: str, text: Path | None, group: int) -> int:
     def progress(what: str, done: int, count: int) -> None:
         click.echo(f"\r{what} {done}/{count}", nl=done == count, err=True)
 
-    size = quantize_folder(files, out, cast("Target", target), group=group, chunks=chunks, progress=progress)
-    before = sum(path.stat().st_size for path in files.weights)
-    click.echo(f"{out}: {target}, {size_text(size)} of weights ({size_text(before)} before)")
+    if target in GGUF_TARGETS:
+        from penstock.quantize.gguf_model import write_gguf_model
+
+        return write_gguf_model(files, out, target, progress)
+    require_torch("quantize")
+    from penstock.quantize.folder import quantize_folder
+
+    chunks = _chunks(files, text) if text and target != "int4" else []
+    return quantize_folder(files, out, cast("Target", target), group=group, chunks=chunks, progress=progress)
 
 
 def _chunks(files: ModelFiles, text: Path) -> list[list[int]]:

@@ -1,5 +1,5 @@
 """Makes quantized checkpoints: `penstock quantize`. A Hugging Face folder becomes another one, in a format that
-Penstock and others read. Needs torch.
+Penstock and others read, or a GGUF file. Needs torch, but for GGUF.
 
 formats      --to → how its matrices are quantized and stored
 round_codes  round to nearest
@@ -7,6 +7,8 @@ gptq         spread each column's rounding error over those that follow, by the 
 awq          scale input channels before rounding, by how large the inputs are
 calibrate    what the inputs of each product look like on a text
 folder       read, quantize, write
+round_rows   8 bits with a scale for each row
+gguf_model   GGUF files instead of folders: gguf_blocks, gguf_tokenizer, gguf_file
 
 Nothing else in the package imports it but the command.
 """

@@ -21,9 +21,10 @@ from penstock.model.weights.map import plus_one
 from penstock.model.weights.place import Placement, placements
 from penstock.quantize.awq import best_factors
 from penstock.quantize.calibrate import Inputs, observe
-from penstock.quantize.formats import CALIBRATED, GROUPED, Target, config, grid, store_codes, store_fp8, store_int8
+from penstock.quantize.formats import GROUPED, Target, config, grid, store_codes
 from penstock.quantize.gptq import gptq
 from penstock.quantize.round_codes import round_to_nearest
+from penstock.quantize.round_rows import ROW_FORMATS, store_rows
 from penstock.quantize.shards import ShardWriter
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec, Rope
@@ -45,10 +46,11 @@ def quantize_folder(
     chunks: Sequence[Sequence[int]],
     progress: Progress,
 ) -> int:
-    """Write `out`; gives the bytes of its weights. `chunks` are token ids of the calibration text."""
+    """Write `out`; gives the bytes of its weights. `chunks` are token ids of the calibration text, which awq and gptq
+    need."""
     folder = _check(files, out, target, group)
     spec, source = files.spec, open_source(files.weights, files.format)
-    inputs = _observe(spec, source, chunks, progress) if target in CALIBRATED else {}
+    inputs = _observe(spec, source, chunks, progress) if chunks and target != "int4" else {}
     parameters = registry.architecture(spec.architecture).weight_map.parameters
     matrices = Matrices(source, list(placements(parameters, "hf", spec)), spec)
     if target == "awq":
@@ -175,10 +177,8 @@ def _divide(matrices: Matrices, name: str, factors: Tensor) -> None:
 
 
 def _store(target: Target, weight: Tensor, inputs: Inputs | None, group: int) -> dict[str, Tensor]:
-    if target == "int8":
-        return store_int8(weight)
-    if target == "fp8":
-        return store_fp8(weight)
+    if target in ROW_FORMATS:
+        return store_rows(ROW_FORMATS[target], weight, None if inputs is None else inputs.hessian)
     if target == "gptq":
         assert inputs is not None
         return store_codes(target, gptq(weight, inputs.hessian, grid(target, group)))

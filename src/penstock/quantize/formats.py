@@ -18,11 +18,10 @@ TARGETS: dict[Target, str] = {
     "int8": "8 bits with a scale for each row (compressed-tensors W8A8)",
     "fp8": "e4m3 with a scale for each row (compressed-tensors FP8)",
 }
-CALIBRATED: tuple[Target, ...] = ("awq", "gptq")  # need a text
+CALIBRATED: tuple[Target, ...] = ("awq", "gptq")  # need a text; others lose less with one
 GROUPED: tuple[Target, ...] = ("awq", "gptq", "int4")  # have a group size
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of eight outputs in a word, from the lowest bits on
-E4M3_LARGEST = 448.0
 
 
 def grid(target: Target, group: int) -> Grid:
@@ -53,16 +52,6 @@ def store_codes(target: Target, made: Codes) -> dict[str, Tensor]:
         "weight_scale": scales,
         "weight_shape": torch.tensor(made.codes.shape),
     }
-
-
-def store_int8(weight: Tensor) -> dict[str, Tensor]:
-    scales = (weight.abs().amax(dim=1, keepdim=True) / 127).clamp(min=2.0**-24)
-    return {"weight": torch.round(weight / scales).to(torch.int8), "weight_scale": scales}
-
-
-def store_fp8(weight: Tensor) -> dict[str, Tensor]:
-    scales = (weight.abs().amax(dim=1, keepdim=True) / E4M3_LARGEST).clamp(min=2.0**-24)
-    return {"weight": (weight / scales).to(torch.float8_e4m3fn), "weight_scale": scales}
 
 
 def config(target: Target, group: int) -> dict[str, Any]:

@@ -3,12 +3,15 @@ columns that follow, as the inputs of the product allow."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from penstock.quantize.round_codes import Codes, Grid
 
 DAMPING = 0.01  # of the mean diagonal, so that the Hessian can be inverted
+BLOCK = 128  # columns whose errors reach the columns behind them at once, where there are no groups
 
 
 def gptq(weight: Tensor, hessian: Tensor, grid: Grid) -> Codes:
@@ -22,15 +25,40 @@ def gptq(weight: Tensor, hessian: Tensor, grid: Grid) -> Codes:
         end, number = begin + grid.group, begin // grid.group
         scale, zero = grid.fit(weight[:, begin:end])
         scales[:, number], zeros[:, number] = scale[:, 0], zero[:, 0].to(torch.uint8)
-        errors = torch.empty(rows, grid.group)
-        for column in range(begin, end):
-            code = grid.round(weight[:, column : column + 1], scale, zero)
-            codes[:, column] = code[:, 0].to(torch.uint8)
-            error = (weight[:, column] - ((code - zero) * scale)[:, 0]) / factor[column, column]
-            weight[:, column:end] -= torch.outer(error, factor[column, column:end])
-            errors[:, column - begin] = error
-        weight[:, end:] -= errors @ factor[begin:end, end:]
+
+        def nearest(column: Tensor, place: int, scale: Tensor = scale[:, 0], zero: Tensor = zero[:, 0]) -> Tensor:
+            code = grid.round(column, scale, zero)
+            codes[:, place] = code.to(torch.uint8)
+            return (code - zero) * scale
+
+        _round_columns(weight, factor, begin, end, nearest)
     return Codes(codes, scales, zeros)
+
+
+def round_rows(weight: Tensor, hessian: Tensor, nearest: Callable[[Tensor], Tensor]) -> Tensor:
+    """[rows, cols] rounded by `nearest` [rows] -> [rows], which has no groups: so columns with large inputs come first,
+    and many are left to make up for their errors."""
+    order = hessian.diagonal().argsort(descending=True)
+    weight = weight[:, order]
+    factor = _inverse_factor(hessian[order][:, order], weight)
+    for begin in range(0, weight.shape[1], BLOCK):
+        end = min(begin + BLOCK, weight.shape[1])
+        _round_columns(weight, factor, begin, end, lambda column, _: nearest(column))
+    return weight[:, order.argsort()]
+
+
+def _round_columns(
+    weight: Tensor, factor: Tensor, begin: int, end: int, nearest: Callable[[Tensor, int], Tensor]
+) -> None:
+    """Columns begin .. end - 1, in place; all behind them are changed."""
+    errors = torch.empty(len(weight), end - begin)
+    for column in range(begin, end):
+        rounded = nearest(weight[:, column], column)
+        error = (weight[:, column] - rounded) / factor[column, column]
+        weight[:, column + 1 : end] -= torch.outer(error, factor[column, column + 1 : end])
+        weight[:, column] = rounded
+        errors[:, column - begin] = error
+    weight[:, end:] -= errors @ factor[begin:end, end:]
 
 
 def _inverse_factor(hessian: Tensor, weight: Tensor) -> Tensor:

@@ -109,6 +109,7 @@ def engine_loop(
     if config.shard.world > 1:
         group = RankGroup(settings, config.shard.world)
         config = replace(config, meeting=str(group.folder), followers=group)
+    _say_unused_scales(config)
     if config.kind == "torch":
         _import_torch(None)
     timer.end("imports")
@@ -142,6 +143,18 @@ def follow_rank_0(
     config = replace(_decide(settings, files, rank), meeting=meeting)
     _import_torch(None)
     importlib.import_module(BACKENDS[config.kind]).follow_rank_0(config, loaded, steps)
+
+
+def _say_unused_scales(config: BackendConfig) -> None:
+    quantization = config.spec.quantization
+    if quantization is None or not quantization.kv_scheme:
+        return
+    logger.info(
+        "the checkpoint's static scales for a KV cache of %s (k_scale, v_scale) are not used: the KV cache is %s%s",
+        quantization.kv_scheme,
+        config.kv_types,
+        ", with a scale for each head of each token" if "int8" in config.kv_types else "",
+    )
 
 
 def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConfig:

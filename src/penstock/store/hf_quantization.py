@@ -13,7 +13,7 @@ import msgspec
 from penstock.store.values import Values
 
 Method = Literal["awq", "gptq", "compressed-tensors", "fp8", "modelopt"]
-Stored = Literal["int4", "int8", "fp8", "nvfp4", "mixed"]
+Stored = Literal["int4", "int8", "fp8", "nvfp4", "mixed", "floats"]
 
 AWQ_VERSIONS = ("gemm",)
 GPTQ_FORMATS = {"gptq": 1, "gptq_v2": 0}  # -> what the format subtracts from zero points before it stores them
@@ -37,6 +37,7 @@ class Quantization(msgspec.Struct, frozen=True):
     block: tuple[int, int] | None = (
         None  # FP8: the rows and columns that share a scale, where it is neither a row nor all
     )
+    kv_scheme: str = ""  # the 8-bit KV cache that the checkpoint has static scales for, as "fp8"; empty: none
 
     @property
     def label(self) -> str:
@@ -59,7 +60,18 @@ def quantization_from_config(config: Values) -> Quantization | None:
     }
     if method not in readers:
         raise values.invalid("quant_method", f"{method!r} is not supported ({', '.join(readers)} and GGUF files are)")
-    return readers[method](values)
+    return msgspec.structs.replace(readers[method](values), kv_scheme=_kv_scheme(values))
+
+
+def _kv_scheme(values: Values) -> str:
+    """In words, of `kv_cache_scheme` (compressed-tensors) or `kv_cache_quant_algo` (ModelOpt)."""
+    algorithm = values.raw("kv_cache_quant_algo")
+    if isinstance(algorithm, str):
+        return algorithm.lower()
+    if not values.raw("kv_cache_scheme"):
+        return ""
+    scheme = values.part("kv_cache_scheme")
+    return f"{'fp' if scheme.text('type', 'float') == 'float' else 'int'}{scheme.integer('num_bits', 8)}"
 
 
 def _awq(values: Values) -> Quantization:
@@ -87,6 +99,8 @@ def _compressed(values: Values) -> Quantization:
     if form not in COMPRESSED_FORMATS:
         raise values.invalid("format", f"{form!r} is not supported ({', '.join(COMPRESSED_FORMATS)} are)")
     stored = COMPRESSED_FORMATS[form] or ("fp8" if _is_float(groups) else _integer_type(groups))
+    if not groups and values.raw("kv_cache_scheme"):
+        stored = "floats"  # only the KV cache is quantized
     blocks = {_block(group, "block_structure") for group in groups if group.raw("strategy") == "block"}
     if len(blocks) > 1:
         raise values.invalid("config_groups", f"have blocks of several sizes: {', '.join(map(str, sorted(blocks)))}")

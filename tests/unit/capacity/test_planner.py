@@ -271,7 +271,7 @@ def test_the_kv_cache_by_format_and_its_formula() -> None:
     by_name = {one.name: one for one in made.kv.formats}
     assert by_name["int8"].bytes_per_token == made.kv.bytes_per_token == 168_960
     assert by_name["int8"].concurrent_requests == made.kv.concurrent_requests
-    assert by_name["int4"].bits == 4.25
+    assert by_name["int4"].bits == 4.5
     assert by_name["int4"].concurrent_requests > by_name["float16"].concurrent_requests
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from helpers import quantized_checkpoints, tiny_models
 from helpers.native_paged_model import needs_library
 from helpers.paged_model import run_alone
+from penstock import LLM, SamplingParams
 from penstock.errors import ModelInvalid, WeightsMismatch
 from penstock.model import PackedForm, Source, load, open_source, packed_bytes
 from penstock.model.architectures.qwen2 import Qwen2
@@ -171,6 +173,35 @@ def test_layers_may_be_left_in_floats(floats: Path, tmp_path: Path) -> None:
     source = changed(folder, change)
     assert source.stored_type(f"{GATE}.weight") == "F32"
     load_dense(read(folder, "tiny").spec, source, dtype=torch.float32, device=torch.device("cpu"), context=64)
+
+
+@needs_library
+@pytest.mark.parametrize("weights", ["fp8", None])
+def test_static_scales_of_a_kv_cache_are_left_out_and_said(
+    floats: Path, tmp_path: Path, weights: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here each token has its own. With quantized weights, and where the KV cache alone has a scheme."""
+    folder = tmp_path / "model"
+    if weights is None:
+        shutil.copytree(floats, folder)
+    else:
+        quantized_checkpoints.write(floats, folder, weights)
+    prompt = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
+    with LLM(str(folder), context=64, threads=1, device="cpu") as llm:
+        expected = llm.generate(PROMPT[:20], SamplingParams(**prompt)).tokens
+    tensors = load_file(folder / "model.safetensors")
+    for what in ("self_attn.k_scale", "self_attn.v_scale", "self_attn.k_proj.k_scale"):
+        tensors[f"model.layers.0.{what}"] = torch.tensor(0.02)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    config.setdefault("quantization_config", {"quant_method": "compressed-tensors"})["kv_cache_scheme"] = scheme
+    (folder / "config.json").write_text(json.dumps(config))
+    with caplog.at_level("INFO", "penstock"), LLM(str(folder), context=64, threads=1, device="cpu") as llm:
+        assert llm.generate(PROMPT[:20], SamplingParams(**prompt)).tokens == expected
+    said = [record.message for record in caplog.records if "k_scale" in record.message]
+    assert len(said) == 1
+    assert "KV cache of fp8 (k_scale, v_scale) are not used: the KV cache is float16" in said[0]
 
 
 def test_numbers_beyond_float16_are_refused(floats: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.model import open_source
 from penstock.model.load_dense import load_dense
 from penstock.quantize import folder, shards
 from penstock.quantize.formats import Target
+from penstock.quantize.round_rows import ROW_FORMATS, store_rows
 from penstock.store.hf_folder import read
 from penstock.store.safetensors import read_header
 
@@ -99,3 +100,24 @@ def test_what_cannot_be_quantized(tmp_path: Path) -> None:
         quantize(model, tmp_path / "odd", "gptq", group=64)
     assert caught.value.param == "group"
     assert not (tmp_path / "odd").exists()
+
+
+@pytest.mark.parametrize("target", ["int8", "fp8"])
+def test_a_text_makes_8_bits_better(target: Target) -> None:
+    """Columns make up for each other's rounding, and no scale is worse than the one that reaches the largest weight."""
+    weight = torch.randn(24, 64, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(400, 64, generator=torch.Generator().manual_seed(1)) @ torch.randn(64, 64)
+    hessian, form = inputs.T @ inputs, ROW_FORMATS[target]
+
+    def stored(hessian: Tensor | None) -> Tensor:
+        tensors = store_rows(form, weight, hessian)
+        assert tensors["weight"].dtype == form.dtype
+        return tensors["weight"].float() * tensors["weight_scale"]
+
+    def error(found: Tensor) -> float:
+        return float((inputs @ (found - weight).T).square().sum())
+
+    reaching = weight.abs().amax(dim=1, keepdim=True) / form.largest
+    nearest = form.nearest(weight / reaching) * reaching
+    assert (stored(None) - weight).square().sum() <= 1.001 * (nearest - weight).square().sum()
+    assert error(stored(hessian)) < 0.6 * error(nearest)
