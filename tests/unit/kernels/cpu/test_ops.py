@@ -22,7 +22,7 @@ from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Activation, Linear, Norm, Operations
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.kernels.weight import UnsupportedForm, Weight
-from penstock.model.weights.pack import pack_quantized
+from penstock.model.weights.pack import pack_floats, pack_quantized
 
 pytestmark = needs_library
 
