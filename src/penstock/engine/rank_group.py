@@ -93,6 +93,7 @@ class RankGroup:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-ranks-"))  # mode 0700
         self._others: list[RankProcess] = []
         self._closing, self._wake = os.pipe()  # a byte tells the watch that the end is meant
+        self._watcher: threading.Thread | None = None
         try:
             for rank in range(1, world):
                 self._others.append(RankProcess(rank, settings, self.folder))
@@ -100,11 +101,11 @@ class RankGroup:
             self.close()
             raise
 
-    @property
-    def weights_bytes(self) -> int:
-        """Waits for all of them. From here on the death of any ends this process."""
+    def wait_loaded(self) -> int:
+        """The bytes of their weights. From here on the death of any ends this process."""
         total = sum(other.wait_loaded() for other in self._others)
-        threading.Thread(target=self._watch, name="rank watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="rank watch", daemon=True)
+        self._watcher.start()
         return total
 
     def send(self, message: RankPages | RankStep | RankLogits) -> None:
@@ -113,12 +114,13 @@ class RankGroup:
 
     def close(self) -> None:
         """End them."""
-        with suppress(OSError):
+        if self._watcher is not None:
             os.write(self._wake, b".")
+            self._watcher.join()
+        os.close(self._wake)
+        os.close(self._closing)
         for other in self._others:
             other.close()
-        self._others.clear()
-        os.close(self._wake)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _watch(self) -> None:
@@ -129,7 +131,6 @@ class RankGroup:
             poll.register(lifeline, 0)  # hang-ups alone
         ended = {handle for handle, _ in poll.poll()}
         if self._closing in ended:
-            os.close(self._closing)
             return
         logger.error("%s; its group ends", "; ".join(others[handle].death() for handle in ended))
         shutil.rmtree(self.folder, ignore_errors=True)

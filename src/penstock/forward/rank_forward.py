@@ -25,9 +25,8 @@ logger = logging.getLogger(__name__)
 class Followers(Protocol):
     """The other ranks, as rank 0 has them: `engine.rank_group`."""
 
-    @property
-    def weights_bytes(self) -> int:
-        """Of all of them. Waits until they have loaded; raises what keeps one from it."""
+    def wait_loaded(self) -> int:
+        """Until they have loaded their weights: the bytes of all of them. Raises what keeps one from it."""
 
     def send(self, message: RankPages | RankStep | RankLogits) -> None:
         """To all of them."""

@@ -52,7 +52,7 @@ ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
     torch_process.check_torch_threads(config.settings.engine.threads)
     model, followers = _load(config), config.followers
-    weights_bytes = model.num_bytes + (0 if followers is None else followers.weights_bytes)
+    weights_bytes = model.num_bytes + (0 if followers is None else followers.wait_loaded())
     end_phase("weights")
     size = choose_cache_size(config, host_memory(config.shard.world))
     if followers is not None:

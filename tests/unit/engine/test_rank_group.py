@@ -16,7 +16,7 @@ def test_what_keeps_a_rank_from_loading_is_told(tmp_path: Path) -> None:
     values = {"model": str(tmp_path / "nowhere"), "device": "cpu", "tensor_parallel": 2}
     group = RankGroup(settings.load(values, environ={}), 2)
     with pytest.raises(ModelNotFound, match="nowhere"):
-        _ = group.weights_bytes
+        group.wait_loaded()
     group.close()
     assert not group.folder.exists()
 
@@ -25,5 +25,5 @@ def test_a_rank_that_dies_before_it_has_loaded(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "executable", "/bin/false")
     group = RankGroup(settings.load({"tensor_parallel": 2}, environ={}), 2)
     with pytest.raises(EngineDied, match=r"rank 1 died \(exit code 1\)"):
-        _ = group.weights_bytes
+        group.wait_loaded()
     group.close()

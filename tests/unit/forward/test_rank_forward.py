@@ -38,12 +38,13 @@ GREEDY = SamplingParams(temperature=0.0)
 class QueuedFollowers:
     """Implements `Followers`. What is sent goes through msgpack, as between processes."""
 
-    weights_bytes = 0
-
     def __init__(self) -> None:
         self.queue: queue.Queue[RankStep | RankLogits | None] = queue.Queue()
         self._decode = msgspec.msgpack.Decoder(ToRank).decode
         self.sent: list[ToRank] = []
+
+    def wait_loaded(self) -> int:
+        return 0
 
     def send(self, message: RankPages | RankStep | RankLogits) -> None:
         decoded = self._decode(msgspec.msgpack.encode(message))
