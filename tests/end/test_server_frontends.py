@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -240,7 +241,7 @@ def test_a_frontend_that_is_killed_takes_only_its_own_requests(server: Server) -
     async def stream(number: int, tokens: int, begun: asyncio.Event) -> int | None:
         """The output tokens of an answer; None: it broke off."""
         body = {**BODY, "max_tokens": tokens, "stream": True, "stream_options": {"include_usage": True}}
-        async with await client_at(server, key, number) as http:
+        async with contextlib.aclosing(await client_at(server, key, number)) as http:
             try:
                 async with http.stream("POST", f"{server.api}/completions", json=body) as response:
                     assert response.headers[NUMBER] == str(number)
