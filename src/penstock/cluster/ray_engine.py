@@ -58,8 +58,8 @@ class RayEngine(ProcessEngine):
         self.process.kill()  # its place becomes free
         self._release()
 
-    def _read(self, timeout_s: float | None) -> list[Frame | Reply]:
-        messages = super()._read(timeout_s)
+    def read_messages(self, timeout_s: float | None) -> list[Frame | Reply]:
+        messages = super().read_messages(timeout_s)
         if self._start is not None and self.link.linked:
             start, self._start = self._start, None
             self._send(start)

@@ -83,8 +83,8 @@ class TcpLink(IpcLink[T]):
         self._monitor.close(linger=0)
         super().close()
 
-    def _wait(self, what: zmq.PollEvent, timeout_s: float | None) -> dict[Any, int]:
-        ready = super()._wait(what, 0.0 if self._lost else timeout_s)
+    def wait(self, what: zmq.PollEvent, timeout_s: float | None) -> dict[Any, int]:
+        ready = super().wait(what, 0.0 if self._lost else timeout_s)
         self._read_events()
         return {**ready, self.lifeline: zmq.POLLIN} if self._lost else ready
 
@@ -102,8 +102,8 @@ class TcpLink(IpcLink[T]):
             else:
                 self._connections.add(event["value"])
 
-    def _poller(self, what: zmq.PollEvent) -> zmq.Poller:
-        poller = super()._poller(what)
+    def make_poller(self, what: zmq.PollEvent) -> zmq.Poller:
+        poller = super().make_poller(what)
         poller.register(self._monitor, zmq.POLLIN)
         return poller
 

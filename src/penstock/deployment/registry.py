@@ -16,12 +16,17 @@ MAX_LISTED = 20  # names in an error
 class ModelRegistry:
     """In the order in which they were added. The first model is the default."""
 
-    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
+    def __init__(self, models: Iterable[ServedModel] = (), *, view: bool = False) -> None:
+        """`view`: models of another registry, which keeps their names; nothing is added to it or removed."""
         self._models: dict[str, ServedModel] = {}  # by name
         self._names: dict[str, ServedModel] = {}  # and by alias
         self._adapters: dict[str, list[AdapterModel]] = {}  # by their names without the base's
         for model in models:
-            self.add(model)
+            if view:
+                self._models[model.card.name] = model
+                self._names.update((untagged(name), model) for name in (model.card.name, *model.card.aliases))
+            else:
+                self.add(model)
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._models.values()))
@@ -35,12 +40,7 @@ class ModelRegistry:
         if names is None:
             return self
         found = {id(model) for name in names if (model := self._names.get(untagged(name))) is not None}
-        view = ModelRegistry()
-        for name, model in self._models.items():
-            if id(model) in found:
-                view._models[name] = model
-                view._names.update((untagged(one), model) for one in (name, *model.card.aliases))
-        return view
+        return ModelRegistry((model for model in self if id(model) in found), view=True)
 
     @property
     def default(self) -> ServedModel:

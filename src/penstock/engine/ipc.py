@@ -37,7 +37,7 @@ class IpcLink(Generic[T]):
         self.turn_bytes = turn_bytes
         self.encoder = msgspec.msgpack.Encoder()
         self.decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(incoming)
-        self.pollers = {what: self._poller(what) for what in (zmq.POLLIN, zmq.POLLOUT)}
+        self.pollers = {what: self.make_poller(what) for what in (zmq.POLLIN, zmq.POLLOUT)}
 
     def send(self, message: msgspec.Struct) -> None:
         """Waits only while the other end is not connected yet or its queue is full. Raises PeerGone."""
@@ -46,7 +46,7 @@ class IpcLink(Generic[T]):
             try:
                 return self.socket.send(data, zmq.NOBLOCK)
             except zmq.Again:
-                if self.lifeline in self._wait(zmq.POLLOUT, None):
+                if self.lifeline in self.wait(zmq.POLLOUT, None):
                     raise PeerGone from None
 
     def receive(self, timeout_s: float | None) -> list[T]:
@@ -54,16 +54,16 @@ class IpcLink(Generic[T]):
         first. Raises PeerGone."""
         if messages := list(self._drain()):
             return messages
-        ready = self._wait(zmq.POLLIN, timeout_s)
+        ready = self.wait(zmq.POLLIN, timeout_s)
         messages = list(self._drain())
         if not messages and self.lifeline in ready:  # its last messages come first
             raise PeerGone
         return messages
 
-    def _wait(self, what: zmq.PollEvent, timeout_s: float | None) -> dict[Any, int]:
+    def wait(self, what: zmq.PollEvent, timeout_s: float | None) -> dict[Any, int]:
         return dict(self.pollers[what].poll(None if timeout_s is None else round(timeout_s * 1000)))
 
-    def _poller(self, what: zmq.PollEvent) -> zmq.Poller:
+    def make_poller(self, what: zmq.PollEvent) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self.socket, what)
         poller.register(self.lifeline, zmq.POLLIN)

@@ -78,7 +78,7 @@ class ProcessEngine:
     def wait_ready(self) -> dict[str, Any]:
         """The engine's facts once it is up; raises what kept it from starting."""
         while self.facts is None:
-            self._read(None)
+            self.read_messages(None)
             if self.failure is not None or self.dead is not None:
                 self.close()
                 raise self.failure or EngineDied(self.dead or "")
@@ -100,7 +100,7 @@ class ProcessEngine:
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         if timeout_s is None and not self.open and not self.queries:
             timeout_s = 0.0
-        messages = self._read(timeout_s)
+        messages = self.read_messages(timeout_s)
         if self.dead is not None:
             messages += terminal_messages(self.dead, self.open, self.queries)
         return messages
@@ -136,7 +136,7 @@ class ProcessEngine:
             except PeerGone:
                 self._note_death()
 
-    def _read(self, timeout_s: float | None) -> list[Frame | Reply]:
+    def read_messages(self, timeout_s: float | None) -> list[Frame | Reply]:
         messages: list[Frame | Reply] = []
         for message in self._receive(timeout_s):
             match message:

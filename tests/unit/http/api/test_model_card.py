@@ -31,6 +31,7 @@ def test_models() -> None:
         "object": "model",
         "created": 1_700_000_000,
         "owned_by": "penstock",
+        "parent": None,
         "max_model_len": 128,
         "state": "ready",
         "capabilities": ["chat", "tools"],
