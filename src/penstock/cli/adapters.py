@@ -116,7 +116,7 @@ def _print(listed: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("adapter", "where"):
         table.add_column(head, no_wrap=True)
-    for head in ("rank", "size", "requests", "hits", "loads"):
+    for head in ("rank", "size", "open", "hits", "loads"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("modules")
     for one in listed:
