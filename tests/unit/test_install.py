@@ -82,4 +82,4 @@ def test_a_server_on_a_cpu_depends_on_no_torch() -> None:
     names = {re.split(r"[<>=;\[ ]", one)[0] for one in project["dependencies"]}
     assert names & {"torch", "triton", "transformers"} == set()
     assert any(one.startswith("torch>=") for one in project["optional-dependencies"]["torch"])
-    assert "penstock[docs,otel,postgres,torch]" in project["optional-dependencies"]["dev"]  # tests need everything
+    assert "penstock[docs,otel,postgres,ray,torch]" in project["optional-dependencies"]["dev"]  # tests need everything

@@ -69,8 +69,6 @@ def _check_ranks(settings: Settings, spec: ModelSpec) -> None:
             param="tensor_parallel",
         )
     require_torch("tensor_parallel", "tensor_parallel")
-    if settings.model.adapters:
-        raise InvalidSetting("adapters: a model that tensor_parallel splits has no adapters", param="adapters")
     if settings.model.quantize is not None:
         raise InvalidSetting(
             "quantize: only the native CPU kernels compute with quantized weights, and they do not split a model: set "
