@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from penstock.deployment.local_model import is_long
 from penstock.deployment.protocol import Call, ServedModel
@@ -31,6 +32,12 @@ SHORT_WORK = 2_000_000  # characters times program steps; a thread costs 80 µs,
 MATCH_S = 10.0  # for all texts of a request
 MAX_REVIEWS = 16  # choices of a request that hooks look at together
 MAX_HOOK_TEXT = 1 << 20  # characters that a hook gets; more counts as a failure of the hook
+
+
+class Hit(NamedTuple):
+    rule: str
+    why: str  # the text that matched, a hook's categories, or why it gave none
+    unchecked: bool = False  # its hook failed, and is closed then
 
 
 class Safety:
@@ -103,12 +110,16 @@ class Safety:
                 param=field,
             )
         found = None if ruleset.matcher is None else await self._find(ruleset.matcher, texts)
-        if found is None:
-            found = await self._ask_hooks(ruleset, "\n\n".join(texts))
-        if found is not None:
-            rule, matched = found
-            self._report(request.id, "input", rule, field, matched)
-            raise ContentRejected(f"the request matches the safety rule {rule!r}", param=field)
+        hit = await self._ask_hooks(ruleset, "\n\n".join(texts)) if found is None else Hit(*found)
+        if hit is not None:
+            self._report(request.id, "input", hit.rule, field, hit.why)
+            if hit.unchecked:
+                message = (
+                    f"the safety rule {hit.rule!r} could not check the request, so it is rejected; try again later"
+                )
+            else:
+                message = f"the request matches the safety rule {hit.rule!r}"
+            raise ContentRejected(message, param=field)
 
     async def _find(self, matcher: Matcher, texts: list[str]) -> tuple[str, str] | None:
         size = sum(map(len, texts))
@@ -127,7 +138,7 @@ class Safety:
                 raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
         return None
 
-    async def _ask_hooks(self, ruleset: Ruleset, text: str) -> tuple[str, str] | None:
+    async def _ask_hooks(self, ruleset: Ruleset, text: str) -> Hit | None:
         """The first hook whose verdict is against the text, and why."""
         if not ruleset.hooks or not text:
             return None
@@ -136,7 +147,8 @@ class Safety:
         verdicts = await asyncio.gather(*(hook.check(text) for hook in ruleset.hooks))
         for hook, verdict in zip(ruleset.hooks, verdicts, strict=True):
             if verdict.flagged:
-                return hook.rule, verdict.failure or ", ".join(verdict.categories)
+                why = verdict.failure or ", ".join(verdict.categories)
+                return Hit(hook.rule, why, unchecked=verdict.failure is not None)
         return None
 
     # --- answers
@@ -150,12 +162,12 @@ class Safety:
             parts = [choice.text, "".join(choice.reasoning or ()), *arguments]
             try:
                 async with slots:
-                    found = await self._ask_hooks(ruleset, "\n\n".join(filter(None, parts)))
+                    hit = await self._ask_hooks(ruleset, "\n\n".join(filter(None, parts)))
             except SafetyUnavailable as error:
-                found = (ruleset.hooks[0].rule, error.message)
-            if found is not None:
-                choice.cut(found[0], text=0, reasoning=0, arguments={}, tokens=0)
-                self._report(active.id, "output", found[0], "answer", found[1])
+                hit = Hit(ruleset.hooks[0].rule, error.message, unchecked=True)
+            if hit is not None:
+                choice.cut(hit.rule, text=0, reasoning=0, arguments={}, tokens=0)
+                self._report(active.id, "output", hit.rule, "answer", hit.why)
 
         async with asyncio.TaskGroup() as group:
             for active in ticket.active_requests:
