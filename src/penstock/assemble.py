@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.gateway.keys.manager import KeyManager
     from penstock.gateway.limits.limiter import Limiter
     from penstock.gateway.safety.safety import Safety
+    from penstock.http.response_store import ResponseStore
     from penstock.http.service import ModelManager, Service
     from penstock.observe.events import Emit, Listener
     from penstock.observe.observer import Observer
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from penstock.tokenize.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+RESPONSE_THREADS = 4  # that read and write stored responses in a database
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
@@ -306,8 +309,9 @@ def safety(settings: Settings, journal: Listener | None = None) -> Safety | None
 
 
 def database(settings: Settings) -> Database | None:
-    """The database of keys and usage, with its tables; None: the server has neither. Blocks."""
-    if not settings.needs_database:
+    """The database of keys and usage, and of what servers share, with its tables; None: the server has nothing of it.
+    Blocks."""
+    if not (settings.needs_database or settings.shares_stores):
         return None
     from penstock.database.database import open_database
 
@@ -319,7 +323,7 @@ def accounting(settings: Settings, database: Database | None, journal: Listener 
     from penstock.gateway.accounting import Accounting
 
     emit = None if journal is None else journal.record
-    if database is None:
+    if database is None or not settings.needs_database:
         return Accounting(emit=emit)
     from penstock.gateway.ledger.ledger import Ledger
     from penstock.gateway.ledger.store import UsageStore
@@ -352,7 +356,8 @@ def server(
     database: Database | None = None,
 ) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
-    the journal, if there is one. `manager` adds and removes models. `database` is that of keys and usage."""
+    the journal, if there is one. `manager` adds and removes models. `database` is that of keys, usage and what servers
+    share."""
     from penstock.deployment.scaling_metrics import ScalingCollector
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.ledger.metrics import UsageCollector
@@ -366,7 +371,7 @@ def server(
     if journal is not None:
         journal.find_model = models.name_of
     observer = None if journal is None else _observer(settings, models, journal, accounting)
-    manager_of_keys = None if database is None else key_manager(database)
+    manager_of_keys = key_manager(database) if database is not None and settings.needs_database else None
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
     metrics.tenants.registry.register(UsageCollector(accounting))
@@ -378,6 +383,8 @@ def server(
         metrics.registry.register(LimitsCollector(accounting.limiter))
     scaler = autoscaler(settings, models, observer)
     metrics.registry.register(ScalingCollector(lambda: models.local, scaler))
+    shared = database if settings.shares_stores else None
+    responses, completions = (None, None) if shared is None else response_stores(shared)
     service = Service(
         models,
         gateway,
@@ -392,9 +399,20 @@ def server(
         key_manager=manager_of_keys,
         end_revoked=settings.tenants.revoked_streams == "end",
         autoscaler=scaler,
+        responses=responses,
+        completions=completions,
     )
     gateway.on_helper_end = service.count
     return build(service, settings, observer), service, observer
+
+
+def response_stores(database: Database) -> tuple[ResponseStore, ResponseStore]:
+    """Stored responses and chat completions that servers share."""
+    from penstock.database.threads import DatabaseThreads
+    from penstock.http.shared_responses import SharedResponseStore
+
+    threads = DatabaseThreads(RESPONSE_THREADS, "responses")
+    return SharedResponseStore(database, threads), SharedResponseStore(database, threads, what="completion")
 
 
 def autoscaler(settings: Settings, models: ModelRegistry, observer: Observer | None) -> Autoscaler:

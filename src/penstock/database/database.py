@@ -73,9 +73,7 @@ class Database:
             if time.monotonic() - self._logged >= LOG_S:
                 self._logged = time.monotonic()
                 logger.error("the database failed: %s", getattr(error, "orig", error))
-            raise StorageUnavailable(
-                "the database of keys and usage is not available; the server's log says why"
-            ) from None
+            raise StorageUnavailable("the database is not available; the server's log says why") from None
 
 
 def open_database(url: str) -> Database:

@@ -71,6 +71,9 @@ class FetchResponse(Wire, frozen=True):
 
 
 class StoreResponse(Wire, frozen=True):
+    """Answered when it is stored."""
+
+    call: int
     store: str
     tenant: str
     name: str

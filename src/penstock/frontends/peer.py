@@ -11,12 +11,12 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import PenstockError
 from penstock.flow import FinishReason
 from penstock.frontends import messages
 from penstock.frontends.messages import (
@@ -43,7 +43,7 @@ from penstock.frontends.messages import (
 )
 from penstock.gateway.ledger.record import UsageRecord
 from penstock.gateway.limits.reservation import Charge, Reservation
-from penstock.http.response_store import ResponseStore, StoredResponse
+from penstock.http.response_store import ResponseStore
 from penstock.http.service import Service
 from penstock.observe import events
 from penstock.observe.trace.journal import Journal
@@ -77,9 +77,7 @@ class FrontendPeer:
         *,
         on_gone: Callable[[], None],
         end_engine: Callable[[EndEngine], None],
-        fence: Callable[[], Awaitable[None]],
     ) -> None:
-        """`fence` waits for what all frontends have told."""
         self.listening = asyncio.Event()
         self.drained = asyncio.Event()
         self.gone = False
@@ -90,7 +88,6 @@ class FrontendPeer:
         self._journal = journal
         self._on_gone = on_gone
         self._end_engine = end_engine
-        self._fence_all = fence
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[list[ToControl]] = msgspec.msgpack.Decoder(list[ToControl])
         self._accounts: dict[str, OpenAccount] = {}  # by request
@@ -154,9 +151,11 @@ class FrontendPeer:
             case Complete():
                 self._run(self._complete(message))
             case FetchResponse():
-                self._run(self._fetch(message))
+                get = self._store(message.store).get(message.tenant, message.name, param=message.param)
+                self._run(self._answer(message.call, get))
             case StoreResponse():
-                self._store(message.store).put(message.tenant, message.name, message.response)
+                put = self._store(message.store).put(message.tenant, message.name, message.response)
+                self._run(self._answer(message.call, put))
             case EndEngine():
                 self._end_engine(message)
             case Listening():
@@ -224,17 +223,6 @@ class FrontendPeer:
     async def _complete_now(self, message: Complete, account: OpenAccount | None) -> None:
         if account is not None:
             await self._service.accounting.complete(message.record, account.held, awaited=message.awaited)
-
-    async def _fetch(self, message: FetchResponse) -> None:
-        await self._answer(message.call, self._fetch_now(message))
-
-    async def _fetch_now(self, message: FetchResponse) -> StoredResponse:
-        store = self._store(message.store)
-        try:
-            return store.get(message.tenant, message.name)
-        except NotFound:  # another frontend may be about to tell of it
-            await self._fence_all()
-            return store.get(message.tenant, message.name, param=message.param)
 
     # --- what the journal and the metrics get
 

@@ -26,7 +26,7 @@ from penstock.gateway.limits.counts import LimiterCounts
 from penstock.gateway.limits.headers import rate_limit_headers
 from penstock.gateway.limits.limiter import UsageHistory
 from penstock.gateway.limits.reservation import Charge, Reservation
-from penstock.http.response_store import ResponseStore, StoredResponse
+from penstock.http.response_store import StoredResponse
 from penstock.observe.metrics import PrometheusMetrics
 
 
@@ -88,18 +88,31 @@ class RemoteAccounting(Accounting):
         await self._link.call(lambda call: Complete(call, record, awaited, name), type(None))
 
 
-class RemoteResponseStore(ResponseStore):
-    """`put` and `fetch` only: all other routes of stored responses are those of the control process."""
+class RemoteResponseStore:
+    """A ResponseStore, with `put` and `get` only: all other routes of stored responses are those of the control
+    process."""
 
     def __init__(self, link: ControlLink, *, what: str) -> None:
-        super().__init__(what=what)
+        self.what = what
         self._link = link
 
-    def put(self, tenant: str, name: str, response: StoredResponse) -> None:
-        self._link.tell(StoreResponse(self.what, tenant, name, response))
+    async def check(self) -> None:
+        pass  # a database that is away is told with the answer
 
-    async def fetch(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
+    async def put(self, tenant: str, name: str, response: StoredResponse) -> None:
+        await self._link.call(lambda call: StoreResponse(call, self.what, tenant, name, response), type(None))
+
+    async def get(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
         return await self._link.call(lambda call: FetchResponse(call, self.what, tenant, name, param), StoredResponse)
+
+    async def bodies(self, tenant: str) -> list[bytes]:
+        raise NotImplementedError
+
+    async def replace(self, tenant: str, name: str, response: StoredResponse) -> None:
+        raise NotImplementedError
+
+    async def delete(self, tenant: str, name: str, *, param: str = "response_id") -> None:
+        raise NotImplementedError
 
 
 class RemoteMetrics(PrometheusMetrics):

@@ -207,7 +207,6 @@ class FrontendSet:
             self._journal,
             on_gone=lambda: self._on_gone(slot),
             end_engine=self._end_engine,
-            fence=self.fence,
         )
         start = StartFrontend(
             settings=msgspec.to_builtins(self._settings),

@@ -1,10 +1,11 @@
-"""Stored responses and chat completions, for later requests. In memory: they are gone when the server stops."""
+"""Stored responses and chat completions, for later requests: in the memory of this server, where they are gone when it
+stops, or in a database that servers share (`shared_responses`)."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import RLock
+from typing import Protocol
 
 import msgspec
 
@@ -31,6 +32,60 @@ class StoredResponse(msgspec.Struct, frozen=True):
         return list(msgspec.json.decode(self.conversation))
 
 
+class ResponseStore(Protocol):
+    """Responses by tenant: for other tenants a response does not exist. When the store is full, the tenant that uses
+    the most of it loses its least recently used response, so that no tenant can evict what another stores.
+
+    All methods raise StorageUnavailable where another process or a database keeps them. `param` is the field or
+    parameter in which the client sent the id."""
+
+    what: str  # is stored, for error messages: responses or chat completions
+
+    async def check(self) -> None:
+        """Before a request is dispatched whose answer is to be stored."""
+
+    async def put(self, tenant: str, name: str, response: StoredResponse) -> None: ...
+
+    async def get(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
+        """Raises NotFound."""
+
+    async def bodies(self, tenant: str) -> list[bytes]: ...
+
+    async def replace(self, tenant: str, name: str, response: StoredResponse) -> None:
+        """One that is there. Raises NotFound."""
+
+    async def delete(self, tenant: str, name: str, *, param: str = "response_id") -> None:
+        """Raises NotFound."""
+
+
+class NewResponse:
+    """The answer of one request on its way to the store. Its writer notes it, maybe in a thread; it is stored before
+    the client gets the end of it, so that the client finds it wherever it asks next."""
+
+    def __init__(self, store: ResponseStore, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._noted: tuple[str, StoredResponse] | None = None
+
+    async def check(self) -> None:
+        await self._store.check()
+
+    def note(self, name: str, response: StoredResponse) -> None:
+        self._noted = (name, response)
+
+    async def put(self) -> None:
+        """Nothing if nothing was noted."""
+        if self._noted is not None:
+            await self._store.put(self._tenant, *self._noted)
+
+
+def not_found(what: str, name: str, param: str) -> NotFound:
+    return NotFound(
+        f"there is no {what} {name[:64]!r}: it was not stored, has been deleted, or was evicted by newer ones",
+        param=param,
+    )
+
+
 class TenantStore:
     """The responses of one tenant, the least recently used first."""
 
@@ -42,21 +97,16 @@ class TenantStore:
         self.bytes -= self.responses.pop(name).size
 
 
-class ResponseStore:
-    """Responses by tenant: for other tenants a response does not exist. When the store is full, the tenant that uses
-    the most of it loses its least recently used response, so that no tenant can evict what another stores.
-
-    Thread-safe: long responses are written, and then stored, in threads."""
+class MemoryResponseStore:
+    """A ResponseStore. Belongs to one event loop."""
 
     def __init__(
         self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES, *, what: str = "response"
     ) -> None:
-        """`what` is stored, for error messages: responses or chat completions."""
         self.what = what
         self.max_responses = max_responses
         self.max_bytes = max_bytes
         self._tenants: dict[str, TenantStore] = {}
-        self._lock = RLock()
 
     def __len__(self) -> int:
         return sum(len(tenant.responses) for tenant in self._tenants.values())
@@ -65,41 +115,39 @@ class ResponseStore:
     def num_bytes(self) -> int:
         return sum(tenant.bytes for tenant in self._tenants.values())
 
-    def put(self, tenant: str, name: str, response: StoredResponse) -> None:
-        with self._lock:
-            own = self._tenants.setdefault(tenant, TenantStore())
-            own.responses[name] = response
-            own.bytes += response.size
-            while self.num_bytes > self.max_bytes:
-                self._evict(lambda store: store.bytes)
-            while len(self) > self.max_responses:
-                self._evict(lambda store: len(store.responses))
+    async def check(self) -> None:
+        pass
 
-    def get(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
-        """`param` is the field or parameter in which the client sent the id."""
-        with self._lock:
-            own = self._tenants.get(tenant)
-            if own is not None and name in own.responses:
-                own.responses.move_to_end(name)
-                return own.responses[name]
-        raise NotFound(
-            f"there is no {self.what} {name[:64]!r}: it was not stored, has been deleted, or was evicted by newer ones",
-            param=param,
-        )
+    async def put(self, tenant: str, name: str, response: StoredResponse) -> None:
+        own = self._tenants.setdefault(tenant, TenantStore())
+        own.responses[name] = response
+        own.bytes += response.size
+        while self.num_bytes > self.max_bytes:
+            self._evict(lambda store: store.bytes)
+        while len(self) > self.max_responses:
+            self._evict(lambda store: len(store.responses))
 
-    async def fetch(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
-        """`get`, where another process may keep it."""
-        return self.get(tenant, name, param=param)
+    async def get(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
+        own = self._find(tenant, name, param)
+        own.responses.move_to_end(name)
+        return own.responses[name]
 
-    def all(self, tenant: str) -> list[StoredResponse]:
-        with self._lock:
-            own = self._tenants.get(tenant)
-            return [] if own is None else list(own.responses.values())
+    async def bodies(self, tenant: str) -> list[bytes]:
+        own = self._tenants.get(tenant)
+        return [] if own is None else [response.body for response in own.responses.values()]
 
-    def delete(self, tenant: str, name: str) -> None:
-        with self._lock:
-            self.get(tenant, name)
-            self._tenants[tenant].delete(name)
+    async def replace(self, tenant: str, name: str, response: StoredResponse) -> None:
+        await self.delete(tenant, name)
+        await self.put(tenant, name, response)
+
+    async def delete(self, tenant: str, name: str, *, param: str = "response_id") -> None:
+        self._find(tenant, name, param).delete(name)
+
+    def _find(self, tenant: str, name: str, param: str) -> TenantStore:
+        own = self._tenants.get(tenant)
+        if own is None or name not in own.responses:
+            raise not_found(self.what, name, param)
+        return own
 
     def _evict(self, usage: Callable[[TenantStore], int]) -> None:
         largest = max(self._tenants.values(), key=usage)

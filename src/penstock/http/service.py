@@ -31,7 +31,7 @@ from penstock.gateway.keys.tiers import TIERS
 from penstock.gateway.keys.token_limits import limit_output
 from penstock.http.background import BATCH, LINE
 from penstock.http.client_watch import while_connected
-from penstock.http.response_store import ResponseStore
+from penstock.http.response_store import MemoryResponseStore, ResponseStore
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -116,8 +116,8 @@ class Service:
         self._open_by_key: defaultdict[str, set[Ticket]] = defaultdict(set)
         self.autoscaler = autoscaler or Autoscaler(lambda: models.local)
         self.batches: BatchManager | None = None  # set by its routes
-        self.responses = ResponseStore() if responses is None else responses
-        self.completions = ResponseStore(what="completion") if completions is None else completions
+        self.responses: ResponseStore = MemoryResponseStore() if responses is None else responses
+        self.completions: ResponseStore = MemoryResponseStore(what="completion") if completions is None else completions
         self.frontends: FurtherFrontends | None = None  # of a server that has several
 
     @property

@@ -21,6 +21,7 @@ from penstock.http.direct_stream import DirectWriter, TextLane
 from penstock.http.error_body import RenderedError
 from penstock.http.error_response import error_response, report_error
 from penstock.http.protocol import BODY_EXTENSION
+from penstock.http.response_store import NewResponse
 from penstock.http.response_warnings import warning_header
 from penstock.http.route_headers import route_headers
 from penstock.http.service import Service
@@ -68,9 +69,15 @@ class Writer(Protocol):
 class FullResponse(Response):
     """The complete answer, once it is complete: as JSON, of the active requests that have landed."""
 
-    def __init__(self, service: Service, ticket: Ticket, write: Callable[[Sequence[ActiveRequest]], bytes]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        ticket: Ticket,
+        write: Callable[[Sequence[ActiveRequest]], bytes],
+        stored: NewResponse | None = None,
+    ) -> None:
         super().__init__()
-        self.service, self.ticket, self.write = service, ticket, write
+        self.service, self.ticket, self.write, self.stored = service, ticket, write, stored
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -91,6 +98,8 @@ class FullResponse(Response):
             body = await self._write_body()
             if account:
                 await account.settle(self.ticket)
+            if self.stored is not None:
+                await self.stored.put()
             start = time.monotonic()
             await Response(body, 200, headers, "application/json")(scope, receive, send)
             tell_flushed(self.service.emit, self.ticket, start, len(body))
@@ -109,13 +118,20 @@ class EventStream(Response):
     """Server-sent events, one per token as long as the client keeps up, several tokens in one when it does not."""
 
     def __init__(
-        self, service: Service, ticket: Ticket, writer: Writer, *, content_type: str = SERVER_SENT_EVENTS
+        self,
+        service: Service,
+        ticket: Ticket,
+        writer: Writer,
+        *,
+        content_type: str = SERVER_SENT_EVENTS,
+        stored: NewResponse | None = None,
     ) -> None:
         """`content_type`: of the lines, where the writer writes lines instead of events."""
         super().__init__()
         self.service, self.ticket, self.writer = service, ticket, writer
         self.name = events.http_request_id(ticket.active_requests[0].id)
         self.content_type = content_type
+        self.stored = stored
         self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
         self.over: float | None = None  # when the last of it was written
         self.direct: DirectWriter | None = None  # past ASGI's layers, where the server has such a way
@@ -153,6 +169,8 @@ class EventStream(Response):
             rest = await self._send_output(send, chunks)
             completions = [active.completion() for active in self.ticket.active_requests]
             end = [*rest, *self.writer.last(completions), *self.writer.end]
+            if self.stored is not None:
+                await self.stored.put()
         except Stalled:
             raise
         except Exception as error:

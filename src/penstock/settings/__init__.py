@@ -110,7 +110,13 @@ class Settings(Section, frozen=True):
 
     @property
     def needs_database(self) -> bool:
+        """For keys or usage."""
         return self.tenants.keys or self.tenants.ledger
+
+    @property
+    def shares_stores(self) -> bool:
+        """Whether stored responses, files and batches are in the database, for several servers."""
+        return (self.tenants.database or "").startswith("postgres")
 
     @property
     def data_folder(self) -> Path:

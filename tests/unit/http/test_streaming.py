@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 
 from penstock.deployment.ticket import Ticket
+from penstock.errors import StorageUnavailable
 from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, SamplingParams, Submit, TokenLogprobs
 from penstock.http.direct_stream import WRITES_PER_EVENT
 from penstock.http.error_body import RenderedError
 from penstock.http.protocol import BODY_EXTENSION
+from penstock.http.response_store import MemoryResponseStore, NewResponse, StoredResponse
 from penstock.http.service import Service
 from penstock.http.sse import Event, NamedEvent, Plain
 from penstock.http.streaming import PORTION, EventStream, FullResponse, merge_chunks
@@ -261,6 +263,45 @@ def test_what_was_accepted_without_effect_is_told_in_a_header(streamed: bool) ->
 
     asyncio.run(play())
     assert dict(sent[0]["headers"])[b"x-penstock-warnings"] == b"the field x is ignored"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_is_stored_before_its_client_gets_the_end_or_fails(streamed: bool) -> None:
+    async def play(*, fails: bool) -> bytes:
+        store, sent = MemoryResponseStore(), list[dict[str, Any]]()
+        new = NewResponse(store, "alice")
+        new.note("a", StoredResponse(b"{}", b"[]"))
+        ticket, service = Ticket([active()]), cast(Service, FakeDesk())
+        ticket.push(news("a", 0, FinishReason.END))
+
+        async def away(*_: object) -> None:
+            raise StorageUnavailable("the database is away")
+
+        if fails:
+            store.put = away  # type: ignore[method-assign]
+
+        async def keep(message: Any) -> None:
+            if message["type"] == BODY and not message.get("more_body", False):
+                assert len(store) == (not fails)
+            sent.append(message)
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        if streamed:
+            await EventStream(service, ticket, Writer(), stored=new)(SCOPE, receive, keep)
+        else:
+            await FullResponse(service, ticket, lambda _: b"{}", new)(SCOPE, receive, keep)
+        return b"".join(message["body"] for message in sent if message["type"] == BODY)
+
+    assert asyncio.run(play(fails=False)).endswith(b"[DONE]\n\n" if streamed else b"{}")
+    if streamed:
+        told = asyncio.run(play(fails=True))
+        assert b"the database is away" in told
+        assert b"data: last" not in told
+    else:
+        with pytest.raises(StorageUnavailable):  # for the error handlers, before anything is sent
+            asyncio.run(play(fails=True))
 
 
 class Body:

@@ -23,7 +23,7 @@ from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
-from penstock.http.response_store import ResponseStore
+from penstock.http.response_store import NewResponse, ResponseStore
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.streaming import FullResponse, Writer
@@ -43,6 +43,7 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
         schema: type[Body],
         to_requests: Callable[..., list[flow.Request]],
         make_writer: Callable[..., Writer],
+        stored: NewResponse | None = None,
     ) -> Response:
         with RequestEvents(request.scope, kind, service.emit) as events:
             body = await read_body(schema, request)
@@ -55,17 +56,20 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
                 created=int(time.time()),
                 vocabulary=model.vocabulary,
             )
+            if stored is not None and isinstance(body, chat.REQUEST) and body.store:
+                await stored.check()
             with client_field_names(body.client_names()):
                 requests = to_requests(body, request_id=events.name, recommended=model.sampling)
                 events.validated(requests)
                 ticket = await service.submit(model, requests, events.identity, request.receive)
-            return generation_response(service, ticket, writer, stream=body.stream)
+            return generation_response(service, ticket, writer, stream=body.stream, stored=stored)
 
     @inference.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        writer = partial(chat.ChatWriter, store=partial(store.put, tenant_of(request.scope)))
-        return await generate(request, "chat", chat.REQUEST, chat.to_requests, writer)
+        stored = NewResponse(store, tenant_of(request.scope))
+        writer = partial(chat.ChatWriter, store=stored.note)
+        return await generate(request, "chat", chat.REQUEST, chat.to_requests, writer, stored)
 
     @inference.post("/v1/completions", **route_docs(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:

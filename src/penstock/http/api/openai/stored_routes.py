@@ -44,7 +44,7 @@ def add(app: App, store: ResponseStore) -> None:
             if name.startswith(_METADATA) and name.endswith("]")
         }
         query = read_query(request, LIST, ignore=_METADATA)
-        bodies = [stored.body for stored in store.all(tenant_of(request.scope))]
+        bodies = await store.bodies(tenant_of(request.scope))
         return json_response(
             await asyncio.to_thread(partial(stored_completions.completion_page, bodies, metadata=filters, **query))
         )
@@ -55,7 +55,7 @@ def add(app: App, store: ResponseStore) -> None:
     async def retrieve_completion(request: Request, completion_id: str) -> Response:
         """One that was stored, as it was sent."""
         read_query(request, ())
-        return json_response(_find(request, completion_id).body)
+        return json_response((await _find(request, completion_id)).body)
 
     @inference.get(
         "/v1/chat/completions/{completion_id}/messages",
@@ -64,7 +64,7 @@ def add(app: App, store: ResponseStore) -> None:
     async def list_messages(request: Request, completion_id: str) -> Response:
         """The messages that it answered."""
         query = read_query(request, PAGE)
-        conversation = _find(request, completion_id).conversation
+        conversation = (await _find(request, completion_id)).conversation
         return json_response(await asyncio.to_thread(partial(stored_completions.message_page, conversation, **query)))
 
     @inference.post(
@@ -73,11 +73,9 @@ def add(app: App, store: ResponseStore) -> None:
     )
     async def update_completion(request: Request, completion_id: str) -> Response:
         """Change its metadata."""
-        body, stored = await read_body(stored_completions.StoredUpdate, request), _find(request, completion_id)
+        body, stored = await read_body(stored_completions.StoredUpdate, request), await _find(request, completion_id)
         changed = stored_completions.with_metadata(stored.body, body.metadata)
-        tenant = tenant_of(request.scope)
-        store.delete(tenant, completion_id)
-        store.put(tenant, completion_id, StoredResponse(changed, stored.conversation))
+        await store.replace(tenant_of(request.scope), completion_id, StoredResponse(changed, stored.conversation))
         return json_response(changed)
 
     @inference.delete(
@@ -86,9 +84,8 @@ def add(app: App, store: ResponseStore) -> None:
     )
     async def delete_completion(request: Request, completion_id: str) -> Response:
         """Keep it no longer."""
-        _find(request, completion_id)
-        store.delete(tenant_of(request.scope), completion_id)
+        await store.delete(tenant_of(request.scope), completion_id, param="completion_id")
         return json_response(stored_completions.encode_deleted(completion_id))
 
-    def _find(request: Request, name: str) -> StoredResponse:
-        return store.get(tenant_of(request.scope), name, param="completion_id")
+    async def _find(request: Request, name: str) -> StoredResponse:
+        return await store.get(tenant_of(request.scope), name, param="completion_id")

@@ -26,7 +26,7 @@ from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import LONG_BODY, read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.request_events import RequestEvents
-from penstock.http.response_store import ResponseStore, StoredResponse
+from penstock.http.response_store import NewResponse, ResponseStore, StoredResponse
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.sse import frame_events
@@ -81,6 +81,9 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
             events.parsed(model=body.model, stream=bool(body.stream))
             model = service.models_of(events.identity).find(body.model)
             name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
+            stored = None if body.store is False else NewResponse(store, events.identity.tenant)
+            if stored is not None:
+                await stored.check()
             previous = await _previous(store, events.identity.tenant, body)
             turns, listed = await _in_thread_if_long(request, previous, lambda: _conversation(body, previous, name))
             with client_field_names(requests.CLIENT_NAMES):
@@ -93,11 +96,11 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
                     request_id=name,
                     model=model.card.name,
                     vocabulary=model.vocabulary,
-                    store=None if body.store is False else partial(store.put, events.identity.tenant),
+                    store=None if stored is None else stored.note,
                     items=listed,
                 )
                 ticket = await service.submit(model, [generation], events.identity, request.receive)
-            return generation_response(service, ticket, writer, stream=body.stream)
+            return generation_response(service, ticket, writer, stream=body.stream, stored=stored)
 
     @inference.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
     async def count_input_tokens(request: Request) -> Response:
@@ -130,7 +133,7 @@ def _add_stored(app: App, store: ResponseStore) -> None:
     async def retrieve_response(request: Request, response_id: str) -> Response:
         """One that was stored, as it was sent, or the events of a stream that led to it."""
         query = read_query(request, RETRIEVE)
-        stored = store.get(tenant_of(request.scope), response_id)
+        stored = await store.get(tenant_of(request.scope), response_id)
         if ignored_fields.LOGPROBS in query["include"] and not responses.has_logprobs(stored.body):
             raise InvalidRequest(f"include: {ignored_fields.LOGPROBS} must be requested at creation", param="include")
         if not query["stream"]:
@@ -148,7 +151,7 @@ def _add_stored(app: App, store: ResponseStore) -> None:
     async def list_input_items(request: Request, response_id: str) -> Response:
         """The items that it answered, those of the responses before it included."""
         query = read_query(request, LIST)
-        stored = store.get(tenant_of(request.scope), response_id)
+        stored = await store.get(tenant_of(request.scope), response_id)
         page = {name: query[name] for name in ("after", "limit", "order")}
         return json_response(await asyncio.to_thread(partial(input_items.page, stored.items, **page)))
 
@@ -158,20 +161,20 @@ def _add_stored(app: App, store: ResponseStore) -> None:
     )
     async def cancel_response(request: Request, response_id: str) -> Response:
         """For responses in the background, of which there are none: one that is stored is finished."""
-        store.get(tenant_of(request.scope), response_id)
+        await store.get(tenant_of(request.scope), response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
     @inference.delete("/v1/responses/{response_id}", **route_docs(None, responses.DELETED, not_found=NOT_FOUND))
     async def delete_response(request: Request, response_id: str) -> Response:
         """Keep it no longer."""
-        store.delete(tenant_of(request.scope), response_id)
+        await store.delete(tenant_of(request.scope), response_id)
         return json_response(responses.encode_deleted(response_id))
 
 
 async def _previous(store: ResponseStore, tenant: str, body: InputTokensRequest) -> StoredResponse | None:
     """The stored response that the request continues."""
     name = body.previous_response_id
-    return None if name is None else await store.fetch(tenant, name, param="previous_response_id")
+    return None if name is None else await store.get(tenant, name, param="previous_response_id")
 
 
 def _conversation(

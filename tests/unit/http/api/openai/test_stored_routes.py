@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import asyncio
+from collections.abc import Iterator, Sequence
 
 import openai
 import pytest
@@ -15,24 +15,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from helpers.openai_samples import CHAT, choice, completion, raw
 from penstock.errors import PenstockError
-from penstock.flow import Chunk
+from penstock.flow import Chunk, Completion
 from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.api.openai import stored_routes
 from penstock.http.api.openai.chat import ChatWriter
 from penstock.http.api.openai.schemas import ChatCompletionRequest
 from penstock.http.error_response import error_response
 from penstock.http.parse.schema import parse
-from penstock.http.response_store import ResponseStore
+from penstock.http.response_store import MemoryResponseStore, NewResponse
 from penstock.http.routing import App
 
 DONE = [completion([1], choice(0, "Hi", [2]))]
 
 
-def writer(kept: ResponseStore, name: str, **fields: object) -> ChatWriter:
-    body = parse(ChatCompletionRequest, raw({**CHAT, **fields}))
-    return ChatWriter(
-        body, request_id=name, model="tiny", created=1_700_000_000, vocabulary=None, store=partial(kept.put, "alice")
-    )  # type: ignore[arg-type]
+class StoringWriter(ChatWriter):
+    """Stores what it has noted, as the response does before it is sent."""
+
+    def __init__(self, kept: MemoryResponseStore, name: str, **fields: object) -> None:
+        body = parse(ChatCompletionRequest, raw({**CHAT, **fields}))
+        self.new = NewResponse(kept, "alice")
+        options = {"model": "tiny", "created": 1_700_000_000, "vocabulary": None, "store": self.new.note}
+        super().__init__(body, request_id=name, **options)  # type: ignore[arg-type]
+
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
+        answer = super().full_response(completions)
+        asyncio.run(self.new.put())
+        return answer
+
+
+writer = StoringWriter
 
 
 class AsTenant:
@@ -48,12 +59,12 @@ class AsTenant:
 
 
 @pytest.fixture
-def store() -> ResponseStore:
-    return ResponseStore(what="completion")
+def store() -> MemoryResponseStore:
+    return MemoryResponseStore(what="completion")
 
 
 @pytest.fixture
-def app(store: ResponseStore) -> ASGIApp:
+def app(store: MemoryResponseStore) -> ASGIApp:
     app = App()
     stored_routes.add(app, store)
 
@@ -70,13 +81,13 @@ def client(app: ASGIApp) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_only_what_is_asked_for_is_kept(store: ResponseStore) -> None:
+def test_only_what_is_asked_for_is_kept(store: MemoryResponseStore) -> None:
     writer(store, "1").full_response(DONE)
     writer(store, "2", store=False, metadata={"a": "b"}).full_response(DONE)
     assert len(store) == 0
 
 
-def test_a_kept_completion(store: ResponseStore, client: openai.OpenAI) -> None:
+def test_a_kept_completion(store: MemoryResponseStore, client: openai.OpenAI) -> None:
     writer(store, "1", store=True, metadata={"topic": "tea"}).full_response(DONE)
 
     found = client.chat.completions.retrieve("chatcmpl-1")
@@ -86,7 +97,7 @@ def test_a_kept_completion(store: ResponseStore, client: openai.OpenAI) -> None:
     assert [(one.role, one.content) for one in said.data] == [("user", "Hello!")]
 
 
-def test_a_stream_is_kept_when_it_is_over(store: ResponseStore, client: openai.OpenAI) -> None:
+def test_a_stream_is_kept_when_it_is_over(store: MemoryResponseStore, client: openai.OpenAI) -> None:
     write = writer(store, "1", store=True, stream=True)
     write.first(0, 0, [1])
     write.chunk(0, Chunk(0, "Hi", [2]))
@@ -96,7 +107,7 @@ def test_a_stream_is_kept_when_it_is_over(store: ResponseStore, client: openai.O
     assert client.chat.completions.retrieve("chatcmpl-1").choices[0].message.content == "Hi"
 
 
-def test_listing(store: ResponseStore, client: openai.OpenAI) -> None:
+def test_listing(store: MemoryResponseStore, client: openai.OpenAI) -> None:
     for number in range(5):
         writer(store, str(number), store=True, metadata={"even": str(number % 2 == 0)}).full_response(DONE)
 
@@ -109,7 +120,7 @@ def test_listing(store: ResponseStore, client: openai.OpenAI) -> None:
     assert (ids(model="tiny", after="chatcmpl-3"), ids(model="other")) == (["4"], [])
 
 
-def test_metadata_can_be_changed(store: ResponseStore, client: openai.OpenAI) -> None:
+def test_metadata_can_be_changed(store: MemoryResponseStore, client: openai.OpenAI) -> None:
     writer(store, "1", store=True, metadata={"a": "b"}).full_response(DONE)
     before = store.num_bytes
 
@@ -119,14 +130,14 @@ def test_metadata_can_be_changed(store: ResponseStore, client: openai.OpenAI) ->
     assert (len(store), store.num_bytes) == (1, before)
 
 
-def test_deleting(store: ResponseStore, client: openai.OpenAI) -> None:
+def test_deleting(store: MemoryResponseStore, client: openai.OpenAI) -> None:
     writer(store, "1", store=True).full_response(DONE)
     assert client.chat.completions.delete("chatcmpl-1").deleted
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.retrieve("chatcmpl-1")
 
 
-def test_for_other_tenants_there_is_no_such_completion(store: ResponseStore, client: openai.OpenAI) -> None:
+def test_for_other_tenants_there_is_no_such_completion(store: MemoryResponseStore, client: openai.OpenAI) -> None:
     writer(store, "1", store=True).full_response(DONE)
     bob = client.with_options(api_key="bob").chat.completions
     for ask in (bob.retrieve, bob.delete, bob.messages.list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.api.responses import routes
 from penstock.http.error_response import error_response
-from penstock.http.response_store import ResponseStore, StoredResponse
+from penstock.http.response_store import MemoryResponseStore, StoredResponse
 from penstock.http.routing import App
 from penstock.http.service import Service
 
@@ -46,8 +47,8 @@ class AsTenant:
 
 @pytest.fixture
 def client(response: bytes) -> TestClient:
-    store = ResponseStore()
-    store.put("alice", "resp_1", StoredResponse(response, b"[]", items=b'[{"id": "a"}]'))
+    store = MemoryResponseStore()
+    asyncio.run(store.put("alice", "resp_1", StoredResponse(response, b"[]", items=b'[{"id": "a"}]')))
     app = App()
     routes.add(app, cast(Service, None), store)
 
