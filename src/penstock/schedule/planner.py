@@ -62,6 +62,11 @@ class PlanBuilder:
         """Tokens left for this sequence."""
         return min(self.budget, self.background_budget) if sequence.background else self.budget
 
+    def limit_background(self, step_tokens: int) -> None:
+        """Background sequences get no more tokens than the rows so far, but the least share of the step's budget."""
+        tokens = sum(row.count for _, row in chain(self.singles, self.longer))
+        self.background_budget = max(tokens, ceil(step_tokens * BACKGROUND_SHARE))
+
     def add_row(self, sequence: Sequence, count: int, uncomputed: int, drafts: int = 0) -> None:
         """Give the sequence a row of `count` tokens and up to `drafts` drafted ones, and advance it.
 
@@ -109,7 +114,7 @@ class Planner:
             self._yield_to_tenant(number)
         groups = queues.running.groups
         counts = [[sequence.uncomputed for sequence in group] for _, group in groups]
-        plan = PlanBuilder(self._step_tokens, self._background_tokens(counts))
+        plan = PlanBuilder(self._step_tokens, self._step_tokens)
         self._schedule_running(plan, groups, counts, now, in_flight)
         short = plan.blocks_short or plan.preempted or not self._admit_ready(plan, now)
         queues.load_adapters()
@@ -154,18 +159,11 @@ class Planner:
             self._yielded = number
             queues.preempt(victim, record.SHARE)
 
-    def _background_tokens(self, counts: list[list[int]]) -> int:
-        """How many tokens of background sequences the step may compute. `counts` are the uncomputed tokens of running
-        sequences."""
-        running = self._queues.running
-        queues = [queue for queue in (running, self._queues.ready) if queue]
-        if all(queue.first.background for queue in queues) or not any(queue.last.background for queue in queues):
-            return self._step_tokens
-        pairs = zip(running, chain.from_iterable(counts), strict=True)
-        foreground = [count for sequence, count in pairs if not sequence.background]
-        chunks = max(0, self._step_tokens - sum(one.count(1) for one in counts))  # tokens left for longer chunks
-        tokens = min(sum(foreground), foreground.count(1) + chunks)
-        return max(tokens, ceil(self._step_tokens * BACKGROUND_SHARE))
+    def _limits_background(self) -> bool:
+        """Whether there are both foreground and background sequences."""
+        queues = [queue for queue in (self._queues.running, self._queues.ready) if queue]
+        foreground = any(not queue.first.background for queue in queues)
+        return foreground and any(queue.last.background for queue in queues)
 
     def _schedule_running(
         self,
@@ -181,6 +179,7 @@ class Planner:
         chunk_budget = max(0, self._step_tokens - singles)
         add_row, speculation = plan.add_row, self._speculation
         costs = []  # charged at the end: counters, and so the order, do not change before
+        limited = self._limits_background()
         for (share, group), uncomputed_counts in zip(groups, counts, strict=True):
             if chunk_budget and self._goes_before(plan, share):
                 chunk_budget -= self._admit_before(share, plan, chunk_budget, now)
@@ -189,6 +188,9 @@ class Planner:
             for sequence, uncomputed in zip(group, uncomputed_counts, strict=False):
                 count = min(uncomputed, plan.budget if uncomputed == 1 else chunk_budget)
                 if sequence.background:
+                    if limited:  # they come last: all foreground rows are there
+                        plan.limit_background(self._step_tokens)
+                        limited = False
                     count = min(count, plan.background_budget)
                 if not count:
                     continue
@@ -205,6 +207,8 @@ class Planner:
                         continue
                     add_row(sequence, count, uncomputed)
             costs.append(plan.cost - cost)
+        if limited:
+            plan.limit_background(self._step_tokens)
         for (share, _), cost in zip(groups, costs, strict=True):
             share.charge(cost)
         self._queues.ready.reorder()

@@ -13,7 +13,7 @@ import os
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -164,7 +164,26 @@ TestEngine = Engine.TestCase
 TestEngine.settings = settings(max_examples=400 * MULTIPLIER, stateful_step_count=40, **COMMON)
 
 
+# Here a foreground sequence waits for blocks while background ones need none.
+BLOCKS_AWAITED = {
+    "windows": (0,),
+    "block_size": 1,
+    "spare_blocks": 2,
+    "context": 38,
+    "step_tokens": 8,
+    "max_sequences": 4,
+    "lookahead": 1,
+    "policy": "fair",
+    "options": PolicyOptions(ageing_s=120.0),
+    "prefix_caching": False,
+    "adapter_room": 2,
+    "adapter_delays": Random(1),
+    "drafts": None,
+}
+
+
 @settings(max_examples=600 * MULTIPLIER, **COMMON)
+@example(seed=8362, arguments=BLOCKS_AWAITED)
 @given(seed=st.integers(0, 2**32), arguments=st.fixed_dictionaries(CROWDED))
 def test_storm(seed: int, arguments: dict[str, Any]) -> None:
     note(f"{seed=} {arguments=}")
