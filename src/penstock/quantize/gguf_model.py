@@ -155,6 +155,8 @@ def _check(path: Path, spec: ModelSpec) -> None:
         before, after = getattr(spec, field), getattr(found, field)
         if field == "rope" and spec.rope.kind == "llama3":
             before, after = _frequencies(before), _frequencies(after)
+        if isinstance(before, float):
+            before, after = float(f"{before:.7g}"), float(f"{after:.7g}")  # 1e-05 may be given as its float32
         if before != after:
             raise ModelInvalid(
                 f"{spec.name}: GGUF cannot say that {field} is {msgspec.to_builtins(before)}, readers would take "

@@ -119,3 +119,10 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match="rope: yarn"):
         write(yarn, tmp_path / "yarn.gguf")
     assert sorted(one.name for one in tmp_path.glob("*.gguf")) == ["tiny.gguf"]
+
+
+def test_numbers_as_float32_gives_them(tmp_path: Path) -> None:
+    """Configs that were made from a GGUF have 1e-05 as its float32."""
+    folder = tiny_models.make("llama", tmp_path / "model", rms_norm_eps=float(np.float32(1e-5)))
+    assert read(folder, "tiny").spec.norm_eps != 1e-5
+    assert resolve(str(write(folder, tmp_path / "tiny.gguf"))).spec.norm_eps == 1e-5
