@@ -32,7 +32,7 @@ SAMPLING_LAYOUT = Path("src/penstock/kernels/sampling_layout.py")  # generates d
 LIBRARY = "libpenstock.so"
 EXTENSION = Extension("penstock.kernels.cpu.native_library", sources=[])
 
-KERNELS = ("attention.cpp", "draw.cpp", "linear.cpp", "rotate.cpp", "rows.cpp", "table.cpp")
+KERNELS = ("attention.cpp", "draw.cpp", "linear.cpp", "low_rank.cpp", "rotate.cpp", "rows.cpp", "table.cpp")
 COMMON = (
     "-std=c++17",
     "-O3",

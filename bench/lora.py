@@ -11,8 +11,10 @@ step, decodes so many streams at a time:
     N         with N different adapters, in turns over the streams
 
 `unused` and the adapters take turns in each round; a figure is the best round's, in tokens per second, and the share of
-base. Then, beside streams without adapters, sequences arrive whose adapters are on disk: the longest time between two
-tokens of the others, beside the longest without an arrival and with the arrival of a sequence without an adapter.
+base. `bound` is the share that reading alone would leave: the bytes of the adapters of a step, at the speed at which
+this machine reads memory with as many threads. Then, beside streams without adapters, sequences arrive whose adapters
+are on disk: the longest time between two tokens of the others, and the time to the first token of the one that arrives;
+beside both, the same with no arrival, with arrivals without an adapter, and with arrivals whose adapter is in memory.
 
 With --cpu-time and --threads 1, seconds are CPU time of the process (bench/cpu_clock.py); there are no arrivals then.
 """
@@ -27,6 +29,7 @@ import json
 import statistics
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,9 @@ from safetensors.numpy import save_file
 from penstock import assemble, settings
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Adapter, Cancel, SamplingParams, Submit
+from penstock.kernels.cpu.arena import Arena
+from penstock.kernels.cpu.library import native_library
+from penstock.kernels.cpu.packed import Kind, PackedMatrix, allocate
 from penstock.store.adapter import open_adapter
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
@@ -44,6 +50,7 @@ from penstock.store.spec import ModelSpec
 PROMPT = 16  # tokens
 ARRIVAL_STREAMS = 8
 ARRIVAL_STEPS = 25  # from one arrival to the next
+READ_INPUTS = 576
 NUMBERS = count(1)
 
 
@@ -116,19 +123,48 @@ def throughput(loop: EngineLoop, spec: ModelSpec, adapters: list[Adapter | None]
     return rate
 
 
-def gaps(loop: EngineLoop, spec: ModelSpec, arrivals: list[Adapter | None] | None) -> list[float]:
-    """The longest time between two tokens of the streams after each arrival, in milliseconds; None: there are none."""
-    running, worst = Streams(loop, [None] * ARRIVAL_STREAMS, spec.vocab_size), []
-    for adapter in arrivals if arrivals is not None else [None] * 5:
-        if arrivals is not None:
-            submit(loop, adapter, spec.vocab_size, max_output=4)
-        times = [time.perf_counter()]
-        while len(times) <= ARRIVAL_STEPS:
-            if any(delta.id == running.ids[0] for delta in step(loop)):
+def read_speed(threads: int) -> float:
+    """Bytes per second that the products of one token read of float16 weights, with so many threads."""
+    rows = 1 << 18
+    matrix = PackedMatrix([allocate(Kind.F16, rows, READ_INPUTS, Arena())], READ_INPUTS)
+    for segment in matrix.segments:
+        segment.codes.fill(0)  # memory is there once it is written
+    x, out = np.ones(READ_INPUTS, dtype=np.float32), np.empty(rows, dtype=np.float32)
+
+    def read(part: int) -> None:
+        native_library().penstock_linear(
+            matrix.address, x.ctypes.data, None, 1, None, out.ctypes.data, rows, 0, part, threads
+        )
+
+    best = float("inf")
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(8):
+            start = time.perf_counter()
+            list(pool.map(read, range(threads)))
+            best = min(best, time.perf_counter() - start)
+    return matrix.num_bytes / best
+
+
+def watch(loop: EngineLoop, spec: ModelSpec, arrivals: list[Adapter | None] | None, count: int) -> dict[str, float]:
+    """In milliseconds: the longest time between two tokens of the streams after each arrival, and the time to the first
+    token of the one that arrives. None: there are no arrivals."""
+    running = Streams(loop, [None] * ARRIVAL_STREAMS, spec.vocab_size)
+    gaps, firsts = [], []
+    for number in range(count):
+        start = time.perf_counter()
+        arrived = None if arrivals is None else submit(loop, arrivals[number], spec.vocab_size, max_output=4)
+        times, seen = [start], arrived is None
+        while len(times) <= ARRIVAL_STEPS or not seen:
+            ids = {delta.id for delta in step(loop)}
+            if running.ids[0] in ids:
                 times.append(time.perf_counter())
-        worst.append(1e3 * max(after - before for before, after in pairwise(times)))
+            if arrived in ids and not seen:
+                seen = True
+                firsts.append(1e3 * (time.perf_counter() - start))
+        gaps.append(1e3 * max(after - before for before, after in pairwise(times)))
     running.stop()
-    return worst
+    result = {"gap_median_ms": statistics.median(gaps), "gap_max_ms": max(gaps)}
+    return result | ({"first_token_median_ms": statistics.median(firsts)} if firsts else {})
 
 
 def main() -> None:
@@ -163,33 +199,39 @@ def measure(
     base = {n: max(throughput(loop, spec, [None], n, asked.steps) for _ in range(asked.rounds)) for n in streams}
     used: list[Adapter | None] = [*made[: max(kinds)]]
     throughput(loop, spec, used, max(kinds), 1)  # loads all of them
-    variants: dict[str, list[Adapter | None]] = {"unused": [None]} | {f"{kind}": used[:kind] for kind in kinds}
-    rows = []
+    takes = max(one["bytes"] for one in loop.queries["adapters"]())  # each
+    speed, rows = read_speed(asked.threads), []
+    decoding: dict[str, list[Adapter | None]] = {"unused": [None]} | {f"{kind}": used[:kind] for kind in kinds}
     for n in streams:
-        rates: dict[str, list[float]] = {name: [] for name in variants}
+        rates: dict[str, list[float]] = {name: [] for name in decoding}
         for _ in range(asked.rounds):
-            for name, adapters in variants.items():
+            for name, adapters in decoding.items():
                 rates[name].append(throughput(loop, spec, adapters, n, asked.steps))
         best = {"base": base[n]} | {name: max(found) for name, found in rates.items()}
         unused = max(base[n], best["unused"])
-        rows.append({"streams": n, "tokens_per_s": best, "share": {name: best[name] / unused for name in best}})
+        read_s = {f"{kind}": min(kind, n) * takes / speed for kind in kinds}
+        rows.append(
+            {
+                "streams": n,
+                "tokens_per_s": best,
+                "share": {name: best[name] / unused for name in best},
+                "bound": {name: 1 / (1 + seconds * unused / n) for name, seconds in read_s.items()},
+            }
+        )
     result = {
         "model": spec.name,
         "rank": asked.rank,
         "threads": asked.threads,
         "cpu_time": asked.cpu_time,
+        "adapter_bytes": takes,
+        "read_gb_per_s": speed / 1e9,
         "decode": rows,
     }
     if asked.cpu_time:
         return result
     cold: list[Adapter | None] = [*made[max(kinds) :]]
-    longest = {
-        "no_arrival": gaps(loop, spec, None),
-        "arrival_without_adapter": gaps(loop, spec, [None] * len(cold)),
-        "cold_arrival": gaps(loop, spec, cold),
-    }
-    stalls = {name: {"median_ms": statistics.median(found), "max_ms": max(found)} for name, found in longest.items()}
-    return result | {"stalls": stalls}
+    variants = {"cold": cold, "warm": used[:1] * len(cold), "without_adapter": [None] * len(cold), "none": None}
+    return result | {"arrivals": {name: watch(loop, spec, found, len(cold)) for name, found in variants.items()}}
 
 
 if __name__ == "__main__":

@@ -66,13 +66,14 @@ class NativePagedModel:
         sequences: int = 20,
         context: int = 512,
         seed: int = 0,
+        adapted: bool = False,
     ) -> None:
         spec = model.spec
         self.groups = spec.cache_groups
         self.pages = make_native_pages(spec, num_blocks, block_size, dtype)
         self.block_size = block_size
         self.slots = SlotArrays(sequences, context, block_size, len(self.groups))
-        self.model = NativeModel(model, spec, pool, self.pages, self.slots, step_tokens=1024)
+        self.model = NativeModel(model, spec, pool, self.pages, self.slots, step_tokens=1024, adapted=adapted)
         self.free = [
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
             for group in range(len(self.groups))

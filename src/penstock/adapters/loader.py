@@ -1,7 +1,9 @@
-"""A thread that loads adapters, one after the other."""
+"""A thread that loads adapters, one after the other, at a lower priority than the steps beside it."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -11,6 +13,10 @@ from penstock.errors import AdapterLoadFailed, PenstockError
 from penstock.flow import Adapter
 
 L = TypeVar("L")
+
+# Steps go first where there is no core to spare. Not lower: a thread that other processes keep from running may hold
+# the interpreter's lock, and steps would wait for it.
+NICENESS = 5
 
 
 class Loader(Protocol[L]):
@@ -53,6 +59,7 @@ class AdapterLoader(Generic[L]):
         return found
 
     def _run(self) -> None:
+        _lower_priority()
         while True:
             adapter = self._queue.get()
             try:
@@ -62,3 +69,10 @@ class AdapterLoader(Generic[L]):
             except Exception as error:  # its sequences wait for an answer
                 message = f"loading the adapter {adapter.name} failed: {type(error).__name__}: {error}"
                 self._results.put((adapter, AdapterLoadFailed(message, param="model")))
+
+
+def _lower_priority() -> None:
+    """Of the calling thread. Elsewhere than on Linux threads have none of their own."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)

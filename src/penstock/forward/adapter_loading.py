@@ -15,8 +15,9 @@ from penstock.store.spec import ModelSpec
 PANEL = 16  # ranks, in the packed form
 
 
-def read_deltas(adapter: Adapter, spec: ModelSpec) -> Iterator[DeltaMatrices]:
-    """Raises a PenstockError that says what is wrong with the files."""
+def read_deltas(adapter: Adapter, spec: ModelSpec, *, halves: bool = False) -> Iterator[DeltaMatrices]:
+    """Product by product; `halves` as in `read_adapter`. Raises a PenstockError that says what is wrong with the
+    files."""
     files = open_adapter(Path(adapter.path))
     if files.spec.version != adapter.version:
         raise AdapterLoadFailed(
@@ -26,7 +27,7 @@ def read_deltas(adapter: Adapter, spec: ModelSpec) -> Iterator[DeltaMatrices]:
         )
     check_adapter(files.spec, spec)
     places, widths = _places(), _widths(spec)
-    for delta in read_adapter(files, spec):
+    for delta in read_adapter(files, spec, halves=halves):
         if delta.layer is None:
             raise AdapterLoadFailed(
                 f"adapter {adapter.name} changes the {delta.projection}: only projections of layers are supported",

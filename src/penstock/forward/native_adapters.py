@@ -17,6 +17,6 @@ def native_adapters(spec: ModelSpec, capacity: int) -> NativeAdapters:
     """`capacity` in bytes."""
 
     def load(adapter: Adapter) -> PackedAdapter:
-        return PackedAdapter(read_deltas(adapter, spec), spec.num_layers)
+        return PackedAdapter(read_deltas(adapter, spec, halves=True), spec.num_layers)
 
     return AdapterCache(AdapterLoader(load), lambda adapter: most_bytes(adapter, spec, ITEMSIZE), capacity)

@@ -113,7 +113,15 @@ class NativeBackend:
         self.slots = SlotArrays(max_sequences, context, block_size, len(spec.cache_groups))
         draws = step_tokens if drafts else max_sequences
         self.model = NativeModel(
-            model, spec, pool, pages, self.slots, step_tokens=step_tokens, max_draws=draws, taps=taps
+            model,
+            spec,
+            pool,
+            pages,
+            self.slots,
+            step_tokens=step_tokens,
+            max_draws=draws,
+            taps=taps,
+            adapted=adapters is not None,
         )
         self.sampler = NativeSampler(spec.vocab_size, self.slots.tokens, step_tokens if drafts else 0)
         self._adapters = SlotAdapters(adapters)

@@ -35,8 +35,10 @@ class NativeModel:
         step_tokens: int,
         max_draws: int | None = None,
         taps: tuple[int, ...] | None = None,
+        adapted: bool = False,
     ) -> None:
-        """`max_draws`: of a step; None: one of each slot. `taps`: of `states`; None: they are not read."""
+        """`max_draws`: of a step; None: one of each slot. `taps`: of `states`; None: they are not read. `adapted`: rows
+        may have adapters."""
         self._model, self._spec, self._pool, self._pages = model, spec, pool, pages
         self._taps = taps
         self._layout = Layout(
@@ -50,9 +52,12 @@ class NativeModel:
             max_tokens=step_tokens,
             max_wanted=max_draws or len(slots.tokens),
         )
-        # By whether they show hidden states, and whether rows have adapters; recorded at the first use. So steps
-        # without adapters are the same as in an engine that has none.
+        # By whether they show hidden states, and whether rows have adapters: so steps without adapters are the same as
+        # in an engine that has none. The others are recorded at the first use, and use the memory of the first one,
+        # which needs the most.
         self._programs: dict[tuple[bool, bool], Program] = {}
+        if adapted:
+            self._program(show=False, adapted=True)  # not while streams wait
         self._sampling = self._last = self._program(show=False, adapted=False)
         self._rows = array("i")  # of the last step
 
@@ -128,5 +133,6 @@ class NativeModel:
             taps=self._taps or (),
             adapted=adapted,
         )
-        made = self._programs[show, adapted] = Program(self._pool, recording, self._layout)
+        beside = next(iter(self._programs.values()), None)
+        made = self._programs[show, adapted] = Program(self._pool, recording, self._layout, beside)
         return made

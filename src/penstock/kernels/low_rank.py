@@ -36,6 +36,6 @@ class DeltaMatrices(NamedTuple):
     product: LowRank
     part: int  # which of the product's projections
     offset: int  # of the projection among the outputs of the product
-    a: Array  # [rank, in] float32
-    b: Array  # [out, rank] float32
+    a: Array  # [rank, in] float32 or float16
+    b: Array  # [out, rank], likewise
     scale: float

@@ -79,12 +79,13 @@ def check_adapter(adapter: AdapterSpec, model: ModelSpec) -> None:
     """Raises WeightsMismatch, with what is wrong, unless the adapter fits the model."""
     if adapter.rank > MAX_RANK:
         raise _mismatch(adapter, f"it has rank {adapter.rank}; {MAX_RANK} is the largest that is supported")
+    known = _sizes(model)
     for one in adapter.low_ranks:
         if one.layer is not None and one.layer >= model.num_layers:
             raise _mismatch(
                 adapter, f"it changes layer {one.layer}, and {model.name} has {model.num_layers}; {_made_for(adapter)}"
             )
-        sizes = _sizes(model).get(one.module)
+        sizes = known.get(one.module)
         if sizes is None:
             raise _mismatch(adapter, f"{model.name} ({model.architecture}) has no module {one.module} of its own")
         if (one.inputs, one.outputs) != sizes:

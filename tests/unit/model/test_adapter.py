@@ -70,11 +70,14 @@ def test_files_that_change_after_they_were_opened(tmp_path: Path) -> None:
     assert error.value.param == "adapter"
 
 
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("size", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, size: float, dtype: str) -> None:
     spec = small_spec()
-    files = open_adapter(write_adapter(tmp_path / "a", spec, size=float("nan")))
-    with pytest.raises(ModelInvalid, match="not finite"):
-        list(read_adapter(files, spec))
+    files = open_adapter(write_adapter(tmp_path / "a", spec, size=size, dtype=dtype))
+    for halves in (False, True):
+        with pytest.raises(ModelInvalid, match="not finite"):
+            list(read_adapter(files, spec, halves=halves))
 
 
 def test_float16_is_widened(tmp_path: Path) -> None:
@@ -84,3 +87,12 @@ def test_float16_is_widened(tmp_path: Path) -> None:
     for one, other in zip(read_adapter(narrow, spec), read_adapter(wide, spec), strict=True):
         assert one.a.dtype == one.b.dtype == np.float32
         np.testing.assert_allclose(one.b, other.b, rtol=1e-3, atol=1e-6)
+
+
+def test_float16_can_stay(tmp_path: Path) -> None:
+    spec = small_spec()
+    files = open_adapter(write_adapter(tmp_path / "a", spec, dtype="float16"))
+    for one, other in zip(read_adapter(files, spec, halves=True), read_adapter(files, spec), strict=True):
+        assert one.a.dtype == one.b.dtype == np.float16
+        assert np.array_equal(one.a, other.a)
+        assert np.array_equal(one.b, other.b)

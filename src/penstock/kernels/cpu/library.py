@@ -40,7 +40,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "penstock_filter": (None, (_pointer, _int64, _pointer, _pointer, _pointer, _pointer)),
     "penstock_pool_new": (_pointer, (ctypes.c_int,)),
     "penstock_pool_free": (None, (_pointer,)),
-    "penstock_program_new": (_pointer, (_pointer, _pointer, _pointer, ctypes.c_int32)),
+    "penstock_program_new": (_pointer, (_pointer, _pointer, _pointer, ctypes.c_int32, _pointer)),
     "penstock_program_free": (None, (_pointer,)),
     "penstock_program_run": (ctypes.c_int, (_pointer, _pointer)),
     "penstock_program_buffer": (_pointer, (_pointer, ctypes.c_int32)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from itertools import groupby
 
 import numpy as np
 
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.arena import Arena
-from penstock.kernels.cpu.packed import FLOATS, PackedMatrix, allocate, fill
+from penstock.kernels.cpu.packed import FLOATS, PANEL, Segment, allocate, fill
 from penstock.kernels.low_rank import PRODUCTS, DeltaMatrices
 
 MOST_PARTS = max(map(len, PRODUCTS.values()))
@@ -17,46 +18,68 @@ MOST_PARTS = max(map(len, PRODUCTS.values()))
 
 class _NativePart(ctypes.Structure):
     _fields_ = (
-        ("shrink", ctypes.c_void_p),
-        ("expand", ctypes.c_void_p),
-        ("offset", ctypes.c_int64),
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("inputs", "rank", "outputs", "offset")),
         ("scale", ctypes.c_float),
-        ("unused", ctypes.c_int32),
+        ("kind", ctypes.c_int32),
     )
 
 
 class _NativeAdapter(ctypes.Structure):
-    _fields_ = (("parts", ctypes.c_void_p), ("row_floats", ctypes.c_int64))
+    _fields_ = (("parts", ctypes.c_void_p), ("row_floats", ctypes.c_int64), ("part_bytes", ctypes.c_int64))
 
 
 class PackedAdapter:
     """Owns its memory and the struct that native code reads at `address`. Matrices are float16, the ranks of A in
-    panels of 16."""
+    panels of 16. Those of a product lie one after the other, in the order in which a step reads them."""
 
     def __init__(self, deltas: Iterable[DeltaMatrices], num_layers: int) -> None:
+        """`deltas` come product by product."""
         sites = num_layers * len(PRODUCTS)
         self._parts = (_NativePart * (sites * MOST_PARTS))()
-        self._matrices: list[PackedMatrix] = []
-        ranks = [0] * sites
-        arena = Arena()
-        for product, part, offset, a, b, scale in deltas:
-            shrink, expand = _pack(a, arena), _pack(b, arena)
-            self._matrices += (shrink, expand)
-            ranks[product.site] += len(a)
-            place = product.site * MOST_PARTS + part
-            self._parts[place] = _NativePart(shrink.address, expand.address, offset, scale)
-        self._native = _NativeAdapter(ctypes.addressof(self._parts), max(ranks))
+        self._segments: list[Segment] = []
+        self._arena, self._largest = Arena(), 0
+        row_floats = 0
+        for product, parts in groupby(deltas, lambda one: one.product):
+            row_floats = max(row_floats, self._add(product.site * MOST_PARTS, list(parts)))
+        self._native = _NativeAdapter(ctypes.addressof(self._parts), row_floats, self._largest)
         self.address = ctypes.addressof(self._native)
-        self.num_bytes = sum(matrix.num_bytes for matrix in self._matrices)
+        self.num_bytes = sum(segment.num_bytes for segment in self._segments)
+
+    def _add(self, place: int, deltas: list[DeltaMatrices]) -> int:
+        """Gives the ranks of all parts, in whole panels."""
+        pairs = [_halves(one.a, one.b) for one in deltas]
+        shrinks = [self._pack(a) for a, _ in pairs]
+        expands = [self._pack(b) for _, b in pairs]
+        for one, shrink, expand in zip(deltas, shrinks, expands, strict=True):
+            rank, inputs = one.a.shape
+            self._parts[place + one.part] = _NativePart(
+                shrink.codes.ctypes.data,
+                expand.codes.ctypes.data,
+                inputs,
+                rank,
+                len(one.b),
+                one.offset,
+                one.scale,
+                shrink.kind,
+            )
+            self._largest = max(self._largest, shrink.num_bytes + expand.num_bytes)
+        return sum(len(shrink.codes) * PANEL for shrink in shrinks)
+
+    def _pack(self, matrix: Array) -> Segment:
+        segment = allocate(FLOATS[matrix.dtype], *matrix.shape, self._arena)
+        fill(segment, 0, matrix)
+        self._segments.append(segment)
+        return segment
 
 
-def _pack(matrix: Array, arena: Arena) -> PackedMatrix:
-    """As float16, unless its numbers are too large for that."""
+def _halves(a: Array, b: Array) -> tuple[Array, Array]:
+    """As float16, unless numbers are too large for that."""
+    if a.dtype == b.dtype == np.float16:
+        return a, b
     with np.errstate(over="ignore"):
-        half = matrix.astype(np.float16)
-    if not np.isfinite(half).all():
-        half = np.ascontiguousarray(matrix, dtype=np.float32)
-    rows, cols = half.shape
-    segment = allocate(FLOATS[half.dtype], rows, cols, arena)
-    fill(segment, 0, half)
-    return PackedMatrix([segment], cols)
+        halves = a.astype(np.float16), b.astype(np.float16)
+    if all(np.isfinite(half).all() for half in halves):
+        return halves
+    return a.astype(np.float32), b.astype(np.float32)

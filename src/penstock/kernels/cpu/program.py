@@ -34,8 +34,8 @@ class OpKind(IntEnum):
     INPUT = 10
     COPY = 11
     SCATTER = 12
-    SHRINK = 13
-    EXPAND = 14
+    LOW_RANK = 13
+    LOW_RANK_END = 14
 
 
 class PageType(IntEnum):
@@ -162,7 +162,9 @@ class Pool:
 class Program:
     """A recording bound to slots and threads, with the memory its values lie in."""
 
-    def __init__(self, pool: Pool, recording: Recording, layout: Layout) -> None:
+    def __init__(self, pool: Pool, recording: Recording, layout: Layout, beside: Program | None = None) -> None:
+        """`beside`: one whose memory it shares, if that is large enough: a run of either overwrites the results of the
+        other."""
         self.recording = recording
         self._pool, self._layout = pool, layout
         heads = NativeHeads(layout.heads, layout.kv_heads, layout.head_dim, layout.block_size, *layout.page_types)
@@ -183,7 +185,8 @@ class Program:
             recording.vocab,
         )
         ops = (NativeOp * len(recording.ops))(*recording.ops)
-        self._address = pool.library.penstock_program_new(pool.address, ctypes.addressof(native), ops, len(ops))
+        other = None if beside is None else beside._address
+        self._address = pool.library.penstock_program_new(pool.address, ctypes.addressof(native), ops, len(ops), other)
         weakref.finalize(self, _free, pool, self._address)
         self._run = pool.library.penstock_program_run
         self._drawn = np.empty(layout.max_wanted, dtype=np.int32)

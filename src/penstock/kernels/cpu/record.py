@@ -293,8 +293,8 @@ class ProgramRecorder:
 
     def _low_rank(self, source: Value, delta: LowRank, output: Value) -> None:
         parts = len(PRODUCTS[delta.product])
-        self._add(OpKind.SHRINK, None, source, window=delta.site, option=parts)
-        self._add(OpKind.EXPAND, output, window=delta.site, option=parts)
+        self._add(OpKind.LOW_RANK, output, source, window=delta.site, option=parts)
+        self._add(OpKind.LOW_RANK_END, output, window=delta.site, option=parts)
 
     def _quantize(self, source: Value) -> Value:
         if source.quantized is None:

@@ -25,17 +25,19 @@ class Delta(NamedTuple):
 
     layer: int | None
     projection: Projection
-    a: Array  # [rank, inputs] float32
-    b: Array  # [outputs, rank] float32
+    a: Array  # [rank, inputs] float32 or float16
+    b: Array  # [outputs, rank], likewise
     scale: float
 
 
-def read_adapter(files: AdapterFiles, model: ModelSpec) -> Iterator[Delta]:
-    """All deltas, layer by layer, copied into memory. `check_adapter` has been passed."""
+def read_adapter(files: AdapterFiles, model: ModelSpec, *, halves: bool = False) -> Iterator[Delta]:
+    """All deltas, layer by layer, copied into memory. `check_adapter` has been passed. `halves`: what is stored as
+    float16 stays so; otherwise all are float32."""
     try:
         with files.weights.open("rb") as file:
             for one in files.spec.low_ranks:
-                yield from _deltas(one, _read(file, one.a, one, files), _read(file, one.b, one, files), files, model)
+                a, b = (_read(file, tensor, one, files, halves) for tensor in (one.a, one.b))
+                yield from _deltas(one, a, b, files, model)
     except FileNotFoundError:
         raise ModelNotFound(f"no such file: {files.weights}", param="adapter") from None
     except OSError as error:
@@ -65,13 +67,20 @@ def _split(module: str, b: Array, model: ModelSpec) -> Iterator[tuple[Projection
         start += size
 
 
-def _read(file: BinaryIO, tensor: StoredTensor, one: LowRank, files: AdapterFiles) -> Array:
+def _is_finite(values: Array) -> bool:
+    if values.dtype == np.float16:  # by their exponents: numpy takes ten times as long
+        return not bool(((values.view(np.uint16) & 0x7C00) == 0x7C00).any())
+    return bool(np.isfinite(values).all())
+
+
+def _read(file: BinaryIO, tensor: StoredTensor, one: LowRank, files: AdapterFiles, halves: bool) -> Array:
     """Not mapped: a file that is cut off meanwhile is an error here, and a signal that ends the process there."""
     raw = np.empty(tensor.end - tensor.begin, dtype=np.uint8)
     file.seek(tensor.begin)
     if file.readinto(raw.data) != len(raw):  # type: ignore[attr-defined]
         raise ModelInvalid(f"{files.weights} is truncated in {one.label}", param="adapter")
-    values = to_float32(raw.view(DTYPES[tensor.dtype])).reshape(tensor.shape)
-    if not np.isfinite(values).all():
+    stored = raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+    values = stored if halves and tensor.dtype == "F16" else to_float32(stored)
+    if not _is_finite(values):
         raise ModelInvalid(f"{files.weights}: {one.label} has numbers that are not finite", param="adapter")
     return values

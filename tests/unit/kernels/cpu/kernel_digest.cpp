@@ -1,6 +1,7 @@
 // Runs every kernel over pseudo-random inputs and prints "<instruction set> <kernel> <digest of the results>", for each
 // instruction set of this build that the machine has. Instruction sets and machines whose kernels agree to the last bit print
 // the same digests. test_kernel_digest.py builds it for this machine and for ARM.
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -307,6 +308,24 @@ void draw() {
     digest.print("draw");
 }
 
+void low_rank(Kind kind, const char* name) {
+    Source source(33);
+    Digest digest;
+    for (const auto& [inputs, rank, outputs] : {std::array<int64_t, 3>{7, 1, 5}, {64, 16, 48}, {97, 33, 50}}) {
+        const Weights a(source, kind, rank, inputs), b(source, kind, outputs, rank);
+        const LowRankPart part{a.codes.data(), b.codes.data(), inputs, rank, outputs, 3, 0.7f, kind};
+        const std::vector<int64_t> rows = {11, 2, 3, 5, 0, 7, 8, 1, 10, 4, 9, 6};
+        const int64_t count = static_cast<int64_t>(rows.size()), stride = outputs + 9;
+        const std::vector<float> x = source.floats(count * inputs);
+        std::vector<float> out = source.floats(count * stride), shrunk(static_cast<size_t>(count * num_panels(rank) * PANEL));
+        kernels_in_use().low_rank.shrink(part, x.data(), rows.data(), count, shrunk.data(), 0, num_panels(rank));
+        kernels_in_use().low_rank.expand(part, shrunk.data(), rows.data(), count, out.data(), stride, 0,
+                                         num_panels(outputs));
+        digest.add(out);
+    }
+    digest.print(name);
+}
+
 void run_all() {
     const char* const kinds[] = {"f32", "f16", "bf16", "u4", "u4_offset", "u8", "u8_offset", "u8_halves"};
     static_assert(sizeof kinds / sizeof *kinds == NUM_KINDS, "a digest for each kind");
@@ -325,6 +344,8 @@ void run_all() {
     attention({{3, 1, 24, 5, PAGE_I4, PAGE_I4}, {0.3f, 0.0f, 0}, 8, false}, "attention_i4_odd_blocks");
     rows();
     draw();
+    low_rank(F16, "low_rank_f16");
+    low_rank(F32, "low_rank_f32");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "draw.h"
 #include "linear.h"
+#include "low_rank.h"
 #include "rows.h"
 
 namespace penstock {
@@ -18,6 +19,7 @@ struct Kernels {
     AttentionKernels attention;
     RowKernels rows;
     DrawKernels draw;
+    LowRankKernels low_rank;
 };
 
 // The table in use: by default the best the machine has.
@@ -34,5 +36,6 @@ void fill(AttentionKernels&);
 void fill_rotation(AttentionKernels&);
 void fill(RowKernels&);
 void fill(DrawKernels&);
+void fill(LowRankKernels&);
 }  // namespace penstock::PENSTOCK_ISA
 #endif

@@ -1,86 +1,105 @@
-#include "low_rank.h"
-
-#include <algorithm>
-
 #include "kernels.h"
+#include "lanes.h"
 
-namespace penstock {
-
+namespace penstock::PENSTOCK_ISA {
 namespace {
 
-constexpr int64_t UNIT_ROWS = 64;         // at most: of a long prompt all threads get some
-constexpr int64_t UNITS_PER_THREAD = 4;   // at least, if there are as many rows
-constexpr int32_t MOST_SPLITS = 8;
+static_assert(LANES == PANEL, "a panel's row is one vector");
+
+// Rows that share each conversion of a weight: as many as there are registers for.
+#if defined(__AVX512F__)
+constexpr int MOST_ROWS = 8;
+#else
+constexpr int MOST_ROWS = 2;
+#endif
+
+template <int KIND>
+inline Lanes sixteen(const void* codes, int64_t at) {
+    if constexpr (KIND == F32) return load(static_cast<const float*>(codes) + at);
+    return load_half(static_cast<const uint16_t*>(codes) + at);
+}
+
+// Products of a panel [cols][16] with T rows. Even and odd columns are summed apart, and the two sums at the end.
+template <int KIND, int T>
+inline void multiply(const void* codes, int64_t at, int64_t cols, const float* const* x, Lanes* sums) {
+    const int64_t even = cols / 2 * 2;
+    Lanes total[2][T];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) total[0][t] = total[1][t] = broadcast(0.0f);
+    for (int64_t col = 0; col < even; col += 2) {
+        const Lanes first = sixteen<KIND>(codes, at + col * PANEL), second = sixteen<KIND>(codes, at + (col + 1) * PANEL);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            total[0][t] = fma(first, broadcast(x[t][col]), total[0][t]);
+            total[1][t] = fma(second, broadcast(x[t][col + 1]), total[1][t]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+        if (even < cols) total[0][t] = fma(sixteen<KIND>(codes, at + even * PANEL), broadcast(x[t][even]), total[0][t]);
+        sums[t] = total[0][t] + total[1][t];
+    }
+}
+
+template <int KIND, int T>
+void shrink(const LowRankPart& part, const float* x, const int64_t* rows, int64_t count, float* shrunk, int64_t begin,
+            int64_t end) {
+    const int64_t width = num_panels(part.rank) * PANEL;
+    const float* inputs[T];
+    Lanes sums[T];
+    for (; count >= T; count -= T, rows += T, shrunk += T * width) {
+        for (int t = 0; t < T; ++t) inputs[t] = x + rows[t] * part.inputs;
+        for (int64_t panel = begin; panel < end; ++panel) {
+            multiply<KIND, T>(part.a, panel * part.inputs * PANEL, part.inputs, inputs, sums);
+            for (int t = 0; t < T; ++t) store(shrunk + t * width + panel * PANEL, sums[t] * broadcast(part.scale));
+        }
+    }
+    if constexpr (T > 1) {
+        if (count > 0) shrink<KIND, T / 2>(part, x, rows, count, shrunk, begin, end);
+    }
+}
+
+template <int KIND, int T>
+void expand(const LowRankPart& part, const float* shrunk, const int64_t* rows, int64_t count, float* out, int64_t stride,
+            int64_t begin, int64_t end) {
+    const int64_t width = num_panels(part.rank) * PANEL;
+    const float* inputs[T];
+    Lanes sums[T];
+    for (; count >= T; count -= T, rows += T, shrunk += T * width) {
+        for (int t = 0; t < T; ++t) inputs[t] = shrunk + t * width;
+        for (int64_t panel = begin; panel < end; ++panel) {
+            multiply<KIND, T>(part.b, panel * part.rank * PANEL, part.rank, inputs, sums);
+            const int64_t first = panel * PANEL, left = part.outputs - first;
+            for (int t = 0; t < T; ++t) {
+                float* to = out + rows[t] * stride + part.offset + first;
+                if (left >= PANEL) {
+                    store(to, load(to) + sums[t]);
+                } else {
+                    store_first(to, load_first(to, static_cast<int>(left)) + sums[t], static_cast<int>(left));
+                }
+            }
+        }
+    }
+    if constexpr (T > 1) {
+        if (count > 0) expand<KIND, T / 2>(part, shrunk, rows, count, out, stride, begin, end);
+    }
+}
+
+void shrink_rows(const LowRankPart& part, const float* x, const int64_t* rows, int64_t count, float* shrunk, int64_t begin,
+                 int64_t end) {
+    (part.kind == F16 ? shrink<F16, MOST_ROWS> : shrink<F32, MOST_ROWS>)(part, x, rows, count, shrunk, begin, end);
+}
+
+void expand_rows(const LowRankPart& part, const float* shrunk, const int64_t* rows, int64_t count, float* out,
+                 int64_t stride, int64_t begin, int64_t end) {
+    (part.kind == F16 ? expand<F16, MOST_ROWS> : expand<F32, MOST_ROWS>)(part, shrunk, rows, count, out, stride, begin, end);
+}
 
 }  // namespace
 
-void LowRankTasks::plan(const std::vector<AdaptedRun>& runs, int threads) {
-    runs_.clear();
-    units_.clear();
-    int64_t total = 0, at = 0;
-    for (const AdaptedRun& run : runs) total += run.count;
-    if (total == 0) return;
-    const int64_t per_unit = std::clamp<int64_t>(total / (UNITS_PER_THREAD * threads), 1, UNIT_ROWS);
-    for (const AdaptedRun& run : runs)
-        for (int64_t from = 0; from < run.count; from += per_unit)
-            runs_.push_back({run.adapter, run.first + from, std::min(per_unit, run.count - from)});
-    // Rows of one adapter side by side: its weights are read once, and then found in the cache.
-    std::stable_sort(runs_.begin(), runs_.end(),
-                     [](const AdaptedRun& a, const AdaptedRun& b) { return a.adapter < b.adapter; });
-    for (size_t index = 0; index < runs_.size(); ++index) {
-        const AdaptedRun& run = runs_[index];
-        if (units_.empty() || units_.back().adapter != run.adapter || units_.back().rows + run.count > per_unit)
-            units_.push_back({run.adapter, index, index, 0, 0});
-        units_.back().end = index + 1;
-        units_.back().rows += run.count;
-    }
-    for (Unit& unit : units_) {
-        unit.at = at;
-        at += unit.rows * unit.adapter->row_floats;
-    }
-    if (static_cast<int64_t>(shrunk_.size()) < at) shrunk_.resize(static_cast<size_t>(at));
-    splits_ = std::clamp(threads / static_cast<int32_t>(units_.size()), 1, MOST_SPLITS);
+void fill(LowRankKernels& kernels) {
+    kernels.shrink = shrink_rows;
+    kernels.expand = expand_rows;
 }
 
-float* LowRankTasks::shrunk(const Unit& unit, const LowRankPart* parts, int32_t part) {
-    int64_t before = 0;
-    for (int32_t index = 0; index < part; ++index)
-        if (parts[index].shrink != nullptr) before += parts[index].shrink->rows;
-    return shrunk_.data() + unit.at + unit.rows * before;
-}
-
-void LowRankTasks::shrink(int64_t site, int32_t parts, const float* x, int64_t width, int32_t share) {
-    const Unit& unit = units_[static_cast<size_t>(share / parts)];
-    const LowRankPart* all = unit.adapter->parts + site * MOST_PARTS;
-    const LowRankPart& part = all[share % parts];
-    if (part.shrink == nullptr) return;
-    const int64_t rank = part.shrink->rows;
-    const int64_t panels = num_panels(*part.shrink);
-    float* out = shrunk(unit, all, share % parts);
-    for (size_t index = unit.begin; index < unit.end; ++index) {
-        const AdaptedRun& run = runs_[index];
-        kernels().linear.linear(*part.shrink, x + run.first * width, nullptr, run.count, nullptr, out, rank, false, 0,
-                                panels);
-        for (int64_t at = 0; at < run.count * rank; ++at) out[at] *= part.scale;
-        out += run.count * rank;
-    }
-}
-
-void LowRankTasks::expand(int64_t site, int32_t parts, float* out, int64_t width, int32_t share) {
-    const int32_t task = share / splits_, split = share % splits_;
-    const Unit& unit = units_[static_cast<size_t>(task / parts)];
-    const LowRankPart* all = unit.adapter->parts + site * MOST_PARTS;
-    const LowRankPart& part = all[task % parts];
-    if (part.shrink == nullptr) return;
-    const int64_t panels = num_panels(*part.expand);
-    const int64_t begin = panels * split / splits_, end = panels * (split + 1) / splits_;
-    const float* from = shrunk(unit, all, task % parts);
-    for (size_t index = unit.begin; index < unit.end; ++index) {
-        const AdaptedRun& run = runs_[index];
-        kernels().linear.linear(*part.expand, from, nullptr, run.count, nullptr, out + run.first * width + part.offset,
-                                width, true, begin, end);
-        from += run.count * part.shrink->rows;
-    }
-}
-
-}  // namespace penstock
+}  // namespace penstock::PENSTOCK_ISA

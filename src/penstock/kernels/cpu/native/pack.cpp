@@ -16,6 +16,15 @@ void to_panels(const char* in, int64_t rows, int64_t row_bytes, int64_t groups, 
         for (int64_t group = 0; group < groups; ++group) {
             for (int64_t unit = 0; unit < units; ++unit, out += PANEL) {
                 const char* at = in + group * group_bytes + unit * static_cast<int64_t>(sizeof(Unit));
+                if (count == PANEL) {
+#pragma GCC unroll 16
+                    for (int64_t row = 0; row < PANEL; ++row) {
+                        Unit value;
+                        std::memcpy(&value, at + row * row_bytes, sizeof(Unit));
+                        out[row] = value ^ flip;
+                    }
+                    continue;
+                }
                 for (int64_t row = 0; row < count; ++row, at += row_bytes) {
                     std::memcpy(out + row, at, sizeof(Unit));
                     out[row] ^= flip;

@@ -46,8 +46,9 @@ PENSTOCK_API void penstock_filter(const float* logits, int64_t vocab, const void
 PENSTOCK_API void* penstock_pool_new(int threads);
 PENSTOCK_API void penstock_pool_free(void* pool);
 // A recorded model (program.h: `layout` is a penstock::Layout, `ops` penstock::Op, `step` penstock::Step). What ops point
-// to must outlive it. A pool runs one program at a time.
-PENSTOCK_API void* penstock_program_new(void* pool, const void* layout, const void* ops, int32_t num_ops);
+// to must outlive it. A pool runs one program at a time. `beside`: a program whose memory it may use too, or null.
+PENSTOCK_API void* penstock_program_new(void* pool, const void* layout, const void* ops, int32_t num_ops,
+                                        const void* beside);
 PENSTOCK_API void penstock_program_free(void* program);
 // 0, or 1: more tokens than there is room for, 2: more wanted ones.
 PENSTOCK_API int penstock_program_run(void* program, const void* step);

@@ -132,14 +132,32 @@ inline Item* at(Item* items, int64_t index) {
 
 }  // namespace
 
-Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops)
+Workspace::Workspace(const Layout& layout, int threads)
+    : values_floats(layout.row_floats * layout.max_tokens),
+      logits_floats(layout.vocab * layout.max_wanted),
+      scratch_floats(std::max({attention_scratch(layout.heads), draw_scratch(layout.vocab), GATED_FLOATS})),
+      values(reserve(values_floats, true)),
+      logits(reserve(logits_floats, false)) {
+    for (int thread = 0; thread < threads; ++thread) scratch.push_back(reserve(scratch_floats, false));
+}
+
+Workspace::~Workspace() {
+    give_back(values, values_floats);
+    give_back(logits, logits_floats);
+    for (float* one : scratch) give_back(one, scratch_floats);
+}
+
+bool Workspace::holds(const Layout& layout) const {
+    return layout.row_floats * layout.max_tokens <= values_floats && layout.vocab * layout.max_wanted <= logits_floats &&
+           std::max(attention_scratch(layout.heads), draw_scratch(layout.vocab)) <= scratch_floats;
+}
+
+Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops, const Program* beside)
     : pool_(pool), layout_(layout), ops_(ops, ops + num_ops) {
     offsets_.assign(layout.offsets, layout.offsets + layout.num_buffers);
     tables_.assign(layout.tables, layout.tables + layout.num_groups);
-    arena_ = reserve(layout.row_floats * layout.max_tokens, true);
-    logits_ = reserve(layout.vocab * layout.max_wanted, false);
-    scratch_floats_ = std::max({attention_scratch(layout.heads), draw_scratch(layout.vocab), GATED_FLOATS});
-    for (int thread = 0; thread < pool.threads(); ++thread) scratch_.push_back(reserve(scratch_floats_, false));
+    const bool shares = beside != nullptr && beside->workspace_->holds(layout);
+    workspace_ = shares ? beside->workspace_ : std::make_shared<Workspace>(layout, pool.threads());
     tokens_.resize(static_cast<size_t>(layout.max_tokens));
     positions_.resize(static_cast<size_t>(layout.max_tokens));
     wanted_.resize(static_cast<size_t>(layout.max_wanted));
@@ -151,15 +169,9 @@ Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_op
         gated_.push_back(number + 1 < num_ops && gates(ops[number], ops[number + 1]));
 }
 
-Program::~Program() {
-    give_back(arena_, layout_.row_floats * layout_.max_tokens);
-    give_back(logits_, layout_.vocab * layout_.max_wanted);
-    for (float* scratch : scratch_) give_back(scratch, scratch_floats_);
-}
-
 float* Program::buffer(int32_t number) const {
-    if (number == LOGITS) return logits_;
-    return number < 0 ? nullptr : arena_ + offsets_[static_cast<size_t>(number)] * num_tokens_;
+    if (number == LOGITS) return workspace_->logits;
+    return number < 0 ? nullptr : workspace_->values + offsets_[static_cast<size_t>(number)] * num_tokens_;
 }
 
 int Program::run(const Step& step) {
@@ -311,8 +323,8 @@ int32_t Program::shares(const Step& step, int32_t number) {
         case GATE:
             if (number > step.from && goes_through_gate(number - 1)) return 0;
             return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
-        case SHRINK: return low_rank(op).shrink_shares(op.option);
-        case EXPAND: return low_rank(op).expand_shares(op.option);
+        case LOW_RANK: return low_rank(op).first_shares(op.option);
+        case LOW_RANK_END: return low_rank(op).second_shares(op.option);
         case DRAW: return step_.draws == nullptr && step_.logprobs == nullptr ? 0 : static_cast<int32_t>(rows);
         default: return clamp_shares(rows * op.width, rows, threads);
     }
@@ -358,7 +370,7 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
             const int64_t qkv = (layout_.heads.heads + 2 * layout_.heads.kv_heads) * layout_.heads.head_dim;
             tasks(op).run(layout_.heads,
                           {rule, op.pages, input, qkv, token_tables_[static_cast<size_t>(op.group)].data(), output, packed},
-                          share, scratch_[static_cast<size_t>(thread)]);
+                          share, workspace_->scratch[static_cast<size_t>(thread)]);
             break;
         }
         case GATE:
@@ -391,11 +403,11 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
                     output[from * width + places[index]] = input[from * op.window + index];
             }
             break;
-        case SHRINK: low_rank(op).shrink(op.window, op.option, input, width, share); break;
-        case EXPAND: low_rank(op).expand(op.window, op.option, output, width, share); break;
+        case LOW_RANK: low_rank(op).first(op.window, op.option, input, output, width, share); break;
+        case LOW_RANK_END: low_rank(op).second(op.window, op.option, output, width, share); break;
         case CAP: kernel.rows.cap(output + from * width, (to - from) * width, op.scale); break;
         case DRAW:
-            for (; from < to; ++from) draw(from, scratch_[static_cast<size_t>(thread)]);
+            for (; from < to; ++from) draw(from, workspace_->scratch[static_cast<size_t>(thread)]);
             break;
     }
 }
@@ -407,7 +419,7 @@ void Program::multiply_and_gate(const Op& product, const Op& gate, int share, in
     const int64_t rows = count(product), width = gate.width, blocks = num_blocks(width), inputs = num_blocks(matrix.cols);
     const float* x = buffer(product.input);
     const Quantized* packed = quantized(product.quantized);
-    float* results = scratch_[static_cast<size_t>(thread)];  // [tokens][2][BLOCK]
+    float* results = workspace_->scratch[static_cast<size_t>(thread)];  // [tokens][2][BLOCK]
     int64_t block, end;
     gated_blocks(matrix, rows, pool_.threads()).part(share, block, end);
     for (; block < end; ++block) {
@@ -426,7 +438,7 @@ void Program::multiply_and_gate(const Op& product, const Op& gate, int share, in
 }
 
 void Program::draw(int64_t row, float* scratch) {
-    float* logits = logits_ + row * layout_.vocab;
+    float* logits = workspace_->logits + row * layout_.vocab;
     if (step_.draws == nullptr) {
         kernels().draw.measure(logits, layout_.vocab, *step_.logprobs, row);
         return;
@@ -445,9 +457,10 @@ void* penstock_pool_new(int threads) { return new penstock::Pool(threads); }
 
 void penstock_pool_free(void* pool) { delete static_cast<penstock::Pool*>(pool); }
 
-void* penstock_program_new(void* pool, const void* layout, const void* ops, int32_t num_ops) {
+void* penstock_program_new(void* pool, const void* layout, const void* ops, int32_t num_ops, const void* beside) {
     return new penstock::Program(*static_cast<penstock::Pool*>(pool), *static_cast<const penstock::Layout*>(layout),
-                                 static_cast<const penstock::Op*>(ops), num_ops);
+                                 static_cast<const penstock::Op*>(ops), num_ops,
+                                 static_cast<const penstock::Program*>(beside));
 }
 
 void penstock_program_free(void* program) { delete static_cast<penstock::Program*>(program); }

@@ -6,19 +6,20 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention.h"
 #include "draw.h"
-#include "low_rank.h"
+#include "low_rank_tasks.h"
 #include "pool.h"
 #include "tasks.h"
 
 namespace penstock {
 
 enum OpKind : int32_t {
-    EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, INPUT, COPY, SCATTER, SHRINK,
-    EXPAND, NUM_OPS
+    EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, INPUT, COPY, SCATTER, LOW_RANK,
+    LOW_RANK_END, NUM_OPS
 };
 
 // Which rows an operation has: all tokens of the step, or those that are wanted (whose logits are asked for).
@@ -32,10 +33,10 @@ struct Op {
     int32_t added;      // buffer: NORM adds it to its input first
     int32_t output;     // buffer; LOGITS: that of the logits; -1 of a NORM, GATE or ATTENTION that is only read quantized
     int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
-    int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation; SHRINK, EXPAND: parts of the product
+    int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation; LOW_RANK, LOW_RANK_END: parts of the product
     int32_t group;      // of the cache
     int64_t width;      // of the output; of ROTATE_STORE the input's
-    int64_t window;     // of ATTENTION; of SCATTER the input's width; of SHRINK and EXPAND the site
+    int64_t window;     // of ATTENTION; of SCATTER the input's width; of LOW_RANK and its END the site
     float scale;        // EMBED, ATTENTION; NORM: eps; CAP: the cap
     float softcap;      // ATTENTION
     const void* weight;  // Matrix of EMBED and LINEAR, float of NORM, int32_t of SCATTER: where each input goes
@@ -79,10 +80,23 @@ struct Step {
     int32_t from, to;  // operations
 };
 
+// The memory of values, logits and scratch. It is there once it is touched.
+struct Workspace {
+    Workspace(const Layout& layout, int threads);
+    ~Workspace();
+    bool holds(const Layout& layout) const;
+
+    int64_t values_floats, logits_floats, scratch_floats;
+    float* values;
+    float* logits;
+    std::vector<float*> scratch;  // [threads]
+};
+
 class Program {
   public:
-    Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops);
-    ~Program();
+    // `beside`: a program of the same pool, or null. Its memory is this one's too, if it is large enough: a run of either
+    // overwrites the results of the other.
+    Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops, const Program* beside);
 
     // 0, or what is wrong with the step: 1 too many tokens, 2 too many wanted.
     int run(const Step& step);
@@ -117,10 +131,7 @@ class Program {
     std::vector<bool> gated_;  // [ops]: a product whose only reader is the gate after it
     std::vector<int64_t> offsets_;
     std::vector<const int32_t*> tables_;
-    float* arena_;
-    float* logits_;
-    std::vector<float*> scratch_;  // [threads]
-    int64_t scratch_floats_ = 0;
+    std::shared_ptr<Workspace> workspace_;
 
     // The step under way.
     Step step_{};

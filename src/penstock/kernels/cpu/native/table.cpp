@@ -20,6 +20,7 @@ const Kernels& table() {
         fill(kernels.attention);
         fill(kernels.rows);
         fill(kernels.draw);
+        fill(kernels.low_rank);
 #endif
         kernels.name = TEXT(PENSTOCK_ISA);
         fill(kernels.linear);
