@@ -68,7 +68,8 @@ class PackedAdapter:
         return sum(len(shrink.codes) * PANEL for shrink in shrinks)
 
     def _pack(self, matrix: Array) -> Segment:
-        segment = allocate(FLOATS[matrix.dtype], *matrix.shape, self._arena)
+        rows, cols = matrix.shape
+        segment = allocate(FLOATS[matrix.dtype], rows, cols, self._arena)
         fill(segment, 0, matrix)
         self._segments.append(segment)
         return segment

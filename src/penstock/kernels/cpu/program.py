@@ -185,8 +185,10 @@ class Program:
             recording.vocab,
         )
         ops = (NativeOp * len(recording.ops))(*recording.ops)
-        other = None if beside is None else beside._address
-        self._address = pool.library.penstock_program_new(pool.address, ctypes.addressof(native), ops, len(ops), other)
+        other: int | None = None if beside is None else beside._address
+        self._address: int = pool.library.penstock_program_new(
+            pool.address, ctypes.addressof(native), ops, len(ops), other
+        )
         weakref.finalize(self, _free, pool, self._address)
         self._run = pool.library.penstock_program_run
         self._drawn = np.empty(layout.max_wanted, dtype=np.int32)
