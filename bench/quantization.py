@@ -11,7 +11,7 @@ the same chunks, so a growth is the mean of their differences, and ± is its sta
 Each row is appended to a file (--results) when it is done and is not taken again, so a run can be cut off and go on;
 --rows chooses some of them (patterns with *), and --prepare writes their models without scoring them. The table shows
 all that the file has. CPU time is that of the process, with one thread, per token of one stream after a prompt of 16:
-the least of three times 48 tokens.
+the least of three times 48 tokens; --retime takes it again.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import cpu_models
 import stories15m
 from penstock import LLM, SamplingParams
 from penstock.quantize.folder import quantize_folder
-from penstock.quantize.formats import CALIBRATED, GROUPED, TARGETS
+from penstock.quantize.formats import CALIBRATED, GROUPED, TARGETS, Target
 from penstock.quantize.gguf_model import GGUF_TARGETS, write_gguf_model
 from penstock.store.hf_folder import read
 from penstock.system.ownership import claim_process
@@ -42,8 +42,10 @@ from penstock.tokenize import Tokenizer
 KV_TYPES = ("float16", "int8", "int8,int4", "int4,int8", "int4")
 CALIBRATION_CHUNKS = 32
 AT_ONCE = 8  # chunks between two lines of progress
+COMMON: dict[str, Any] = {"prefix_caching": False, "kv_memory": "256MiB"}
 
 Chunks = list[list[int]]
+NONE: Chunks = []
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=2, help="on a busy machine one is best")
     arguments.add_argument("--models", type=Path, help="keep quantized models here, and use those that are there")
     arguments.add_argument("--prepare", action="store_true", help="write the models of --rows to --models, no more")
+    arguments.add_argument("--retime", action="store_true", help="take the CPU time of --rows again")
     arguments.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "penstock-bench")
     arguments.add_argument("--results", type=Path, help="default: a file in the cache folder")
     options = arguments.parse_args()
@@ -79,11 +82,13 @@ def main() -> None:
     results = Results(options.results or options.cache / f"quantization-{options.model}.jsonl", texts)
     wanted = [row for row in rows if any(fnmatch.fnmatch(row.name, one) for one in options.rows.split(";"))]
     for row in rows:
-        if row.name in results.rows or row not in wanted:
+        if row not in wanted or (row.name in results.rows) != options.retime:
             continue
         with tempfile.TemporaryDirectory() as folder:
             model = row.make(options.models or Path(folder))
-            if not options.prepare:
+            if options.retime:
+                results.add(row.name, {**results.rows[row.name], "cpu_ms": decode_cpu_ms(row, model)})
+            elif not options.prepare:
                 results.add(row.name, measure(row, model, texts, options.threads))
     results.show([row for row in rows if row.name in results.rows])
 
@@ -91,21 +96,23 @@ def main() -> None:
 def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
     yield Row("float32 (torch)", "float16", lambda _: base, {"dtype": "float32"})
     yield Row("float16", "float16", lambda _: base)
-    for target in TARGETS:
-        for group in map(int, groups.split(",")) if target in GROUPED else [0]:
-            for chunks in [calibration] if target in CALIBRATED else [[]] if target in GROUPED else [[], calibration]:
-                text = " --text" if chunks and target not in CALIBRATED else ""
-                name = f"{target}{text}, groups of {group}" if group else f"{target}{text}"
+    for target, group, with_text in variants([int(one) for one in groups.split(",")]):
+        text = " --text" if with_text and target not in CALIBRATED else ""
+        name = f"{target}{text}, groups of {group}" if group else f"{target}{text}"
 
-                def make(
-                    folder: Path, name: str = name, target: Any = target, group: int = group, chunks: Chunks = chunks
-                ) -> Path:
-                    out = folder / name.replace(" ", "-").replace(",", "")
-                    if not out.exists():
-                        quantize_folder(read(base, "base"), out, target, group=group, chunks=chunks, progress=progress)
-                    return out
+        def make(
+            folder: Path,
+            name: str = name,
+            target: Target = target,
+            group: int = group,
+            chunks: Chunks = calibration if with_text else NONE,
+        ) -> Path:
+            out = folder / name.replace(" ", "-").replace(",", "")
+            if not out.exists():
+                quantize_folder(read(base, "base"), out, target, group=group, chunks=chunks, progress=progress)
+            return out
 
-                yield Row(name, "float16", make)
+        yield Row(name, "float16", make)
     if not (base / "tokenizer.json").is_file():
         return  # a GGUF has one
     for kind in GGUF_TARGETS:
@@ -119,6 +126,18 @@ def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
         yield Row(kind, "float16", write)
 
 
+def variants(groups: list[int]) -> Iterator[tuple[Target, int, bool]]:
+    """Formats of folders, with the size of their groups (0: a scale for each row) and whether a text calibrates."""
+    for target in TARGETS:
+        if target in GROUPED:
+            yield from ((target, group, target in CALIBRATED) for group in groups)
+        else:
+            yield target, 0, False
+            yield target, 0, True
+        if target == "int8":
+            yield from ((target, group, False) for group in groups)
+
+
 def kv_rows(model: Path) -> Iterator[Row]:
     for kind in ("float32", *KV_TYPES):
         yield Row(f"kv {kind}", "kv float32", lambda _: model, {"kv_dtype": kind})
@@ -127,15 +146,11 @@ def kv_rows(model: Path) -> Iterator[Row]:
 def measure(row: Row, model: Path, texts: dict[str, Chunks], threads: int) -> dict[str, Any]:
     """Mean loss of each chunk, by text; bytes of the weights; CPU time of a token in ms."""
     length = max(len(chunk) for chunks in texts.values() for chunk in chunks)
-    common: dict[str, Any] = {"prefix_caching": False, "kv_memory": "256MiB", "context": length + 1}
-    with LLM(str(model), threads=threads, **common, **row.settings) as llm:
-        losses = {
-            name: list(score(llm, chunks, f"{row.name}: {name}")) for name, chunks in texts.items()
-        }  # one text after the other
+    with LLM(str(model), threads=threads, context=length + 1, **COMMON, **row.settings) as llm:
+        losses = {name: list(score(llm, chunks, f"{row.name}: {name}")) for name, chunks in texts.items()}
     paths = [model] if model.is_file() else sorted(model.glob("*.safetensors"))
-    with LLM(str(model), threads=1, **common, **row.settings) as llm:
-        cpu_ms = decode_cpu_ms(llm)
-    return {"losses": losses, "bytes": sum(path.stat().st_size for path in paths), "cpu_ms": cpu_ms}
+    size = sum(path.stat().st_size for path in paths)
+    return {"losses": losses, "bytes": size, "cpu_ms": decode_cpu_ms(row, model)}
 
 
 def score(llm: LLM, chunks: Chunks, what: str) -> Iterator[float]:
@@ -147,15 +162,16 @@ def score(llm: LLM, chunks: Chunks, what: str) -> Iterator[float]:
         progress(what, min(start + AT_ONCE, len(chunks)), len(chunks))
 
 
-def decode_cpu_ms(llm: LLM, tokens: int = 48) -> float:
-    def seconds(count: int) -> float:
+def decode_cpu_ms(row: Row, model: Path, tokens: int = 48) -> float:
+    def seconds(llm: LLM, count: int) -> float:
         params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
         before = time.process_time()
         llm.generate([list(range(300, 316))], params)
         return time.process_time() - before
 
-    seconds(8)
-    return min((seconds(tokens + 1) - seconds(1)) / tokens for _ in range(3)) * 1000
+    with LLM(str(model), threads=1, context=128, **COMMON, **row.settings) as llm:
+        seconds(llm, 8)
+        return min((seconds(llm, tokens + 1) - seconds(llm, 1)) / tokens for _ in range(3)) * 1000
 
 
 class Results:

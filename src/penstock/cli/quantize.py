@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
 GGUF_TARGETS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 CALIBRATED = ("awq", "gptq")
+UNGROUPED = ("fp8", *GGUF_TARGETS)
 CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that are used
 
 
@@ -40,10 +41,12 @@ CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that a
     help="For awq and gptq; better int8 and fp8.",
 )
 @click.option(
-    "--group", type=click.IntRange(min=8), default=128, show_default=True, help="Inputs with one 4-bit scale."
+    "--group",
+    type=click.IntRange(min=8),
+    help="Inputs with one scale. int8 has one for each row by default. [default of 4 bits: 128]",
 )
 @debug_option
-def quantize(model: str, out: Path, target: str, text: Path | None, group: int) -> None:
+def quantize(model: str, out: Path, target: str, text: Path | None, group: int | None) -> None:
     """Write a quantized copy of MODEL to the folder OUT, or to the file OUT.gguf.
 
     MODEL is a Hugging Face folder or hub id whose weights are floats. The linear layers of its decoder are quantized;
@@ -52,6 +55,11 @@ def quantize(model: str, out: Path, target: str, text: Path | None, group: int) 
     """
     if target in CALIBRATED and text is None:
         raise InvalidSetting(f"{target} needs --text, to see what the model's inputs look like", param="text")
+    if group and target in UNGROUPED:
+        scales = "each row" if target == "fp8" else "every 32 inputs"
+        raise InvalidSetting(f"{target} has a scale for {scales}: it takes no --group", param="group")
+    if group is None:
+        group = 0 if target in ("int8", "fp8") else 128
     files = resolve(model)
     before = sum(path.stat().st_size for path in files.weights)
     size = _quantize(files, out, target, text, group)

@@ -21,7 +21,7 @@ from penstock.model.weights.map import plus_one
 from penstock.model.weights.place import Placement, placements
 from penstock.quantize.awq import best_factors
 from penstock.quantize.calibrate import Inputs, observe
-from penstock.quantize.formats import GROUPED, Target, config, grid, store_codes
+from penstock.quantize.formats import CALIBRATED, GROUPED, Target, config, grid, store_codes
 from penstock.quantize.gptq import gptq
 from penstock.quantize.round_codes import round_to_nearest
 from penstock.quantize.round_rows import ROW_FORMATS, store_rows
@@ -46,8 +46,8 @@ def quantize_folder(
     chunks: Sequence[Sequence[int]],
     progress: Progress,
 ) -> int:
-    """Write `out`; gives the bytes of its weights. `chunks` are token ids of the calibration text, which awq and gptq
-    need."""
+    """Write `out`; gives the bytes of its weights. `group`: inputs with one scale, 0: a row has one. `chunks` are token
+    ids of the calibration text, which awq and gptq need."""
     folder = _check(files, out, target, group)
     spec, source = files.spec, open_source(files.weights, files.format)
     inputs = _observe(spec, source, chunks, progress) if chunks and target != "int4" else {}
@@ -78,10 +78,14 @@ def _check(files: ModelFiles, out: Path, target: Target, group: int) -> Path:
         )
     if out.exists():
         raise InvalidSetting(f"{out} exists already", param="out")
+    if target in GROUPED and not group:
+        raise InvalidSetting(f"{target} needs a group", param="group")
+    if target == "fp8" and group:
+        raise InvalidSetting("fp8 has a scale for each row: it takes no group", param="group")
     sizes = {"hidden_size": spec.hidden_size, "intermediate_size": spec.intermediate_size}
     sizes["heads x head_dim"] = spec.num_heads * spec.head_dim
     for what, size in sizes.items():
-        if target in GROUPED and size % group:
+        if group and size % group:
             raise InvalidSetting(f"group {group} does not divide {what} of {spec.name}, which is {size}", param="group")
     return files.weights[0].parent
 
@@ -177,10 +181,10 @@ def _divide(matrices: Matrices, name: str, factors: Tensor) -> None:
 
 
 def _store(target: Target, weight: Tensor, inputs: Inputs | None, group: int) -> dict[str, Tensor]:
-    if target in ROW_FORMATS:
+    if not group:
         return store_rows(ROW_FORMATS[target], weight, None if inputs is None else inputs.hessian)
-    if target == "gptq":
-        assert inputs is not None
+    assert inputs is not None or target not in CALIBRATED
+    if target != "awq" and inputs is not None:
         return store_codes(target, gptq(weight, inputs.hessian, grid(target, group)))
     return store_codes(target, round_to_nearest(weight, grid(target, group)))
 

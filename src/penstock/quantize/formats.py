@@ -15,17 +15,17 @@ TARGETS: dict[Target, str] = {
     "awq": "4 bits with zero points; input channels scaled by their inputs on a text",
     "gptq": "4 bits; rounding errors spread by the inputs on a text",
     "int4": "4 bits, rounded to nearest (compressed-tensors W4A16)",
-    "int8": "8 bits with a scale for each row (compressed-tensors W8A8)",
+    "int8": "8 bits with a scale for each row (compressed-tensors W8A8), or with groups (W8A16)",
     "fp8": "e4m3 with a scale for each row (compressed-tensors FP8)",
 }
 CALIBRATED: tuple[Target, ...] = ("awq", "gptq")  # need a text; others lose less with one
-GROUPED: tuple[Target, ...] = ("awq", "gptq", "int4")  # have a group size
+GROUPED: tuple[Target, ...] = ("awq", "gptq", "int4")  # have a group size; int8 may have one
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of eight outputs in a word, from the lowest bits on
 
 
 def grid(target: Target, group: int) -> Grid:
-    return Grid(4, group, symmetric=target != "awq")
+    return Grid(8 if target == "int8" else 4, group, symmetric=target != "awq")
 
 
 def store_codes(target: Target, made: Codes) -> dict[str, Tensor]:
@@ -48,28 +48,28 @@ def store_codes(target: Target, made: Codes) -> dict[str, Tensor]:
             "g_idx": groups,
         }
     return {
-        "weight_packed": _words(made.codes),
+        "weight_packed": made.codes.contiguous().view(torch.int32) if target == "int8" else _words(made.codes),
         "weight_scale": scales,
         "weight_shape": torch.tensor(made.codes.shape),
     }
 
 
 def config(target: Target, group: int) -> dict[str, Any]:
-    """quantization_config"""
+    """quantization_config. `group` 0: a scale for each row"""
     if target == "awq":
         return {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm"}
     if target == "gptq":
         return {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": True}
-    form, bits, kind, strategy = {
-        "int4": ("pack-quantized", 4, "int", "group"),
-        "int8": ("int-quantized", 8, "int", "channel"),
-        "fp8": ("float-quantized", 8, "float", "channel"),
+    form, bits, kind = {
+        "int4": ("pack-quantized", 4, "int"),
+        "int8": ("pack-quantized" if group else "int-quantized", 8, "int"),
+        "fp8": ("float-quantized", 8, "float"),
     }[target]
-    weights = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": strategy}
-    if target == "int4":
+    weights = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "group" if group else "channel"}
+    if group:
         weights["group_size"] = group
     activations = {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "token", "dynamic": True}
-    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None if target == "int4" else activations}
+    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None if group else activations}
     return {
         "quant_method": "compressed-tensors",
         "format": form,

@@ -12,6 +12,7 @@ from penstock.cli.quantize import CALIBRATED, TARGETS, quantize
 from penstock.errors import InvalidSetting
 from penstock.quantize import formats
 from penstock.store.hf_folder import read
+from penstock.store.safetensors import read_header
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +53,19 @@ def test_texts_that_do_not_do(model: Path, tmp_path: Path, content: str | bytes 
         run(model, tmp_path / "out", "--to", "gptq", *options)
     assert caught.value.param == "text"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", ["fp8", "q4_0"])
+def test_formats_that_take_no_group(model: Path, tmp_path: Path, target: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{target} has a scale for .*: it takes no --group") as caught:
+        run(model, tmp_path / "out.gguf", "--to", target, "--group", "32")
+    assert caught.value.param == "group"
+
+
+def test_int8_has_a_scale_for_each_row_or_group(model: Path, tmp_path: Path) -> None:
+    run(model, tmp_path / "rows", "--to", "int8")
+    run(model, tmp_path / "groups", "--to", "int8", "--group", "32")
+    headers = [read_header(tmp_path / name / "model.safetensors") for name in ("rows", "groups")]
+    rows, groups = (header["model.layers.0.mlp.down_proj.weight_scale"].shape for header in headers)
+    assert rows == (rows[0], 1)
+    assert groups == (rows[0], read(model, "tiny").spec.intermediate_size // 32)

@@ -16,7 +16,8 @@ from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.model import open_source
 from penstock.model.load_dense import load_dense
 from penstock.quantize import folder, shards
-from penstock.quantize.formats import Target
+from penstock.quantize.formats import Target, grid
+from penstock.quantize.round_codes import round_to_nearest
 from penstock.quantize.round_rows import ROW_FORMATS, store_rows
 from penstock.store.hf_folder import read
 from penstock.store.safetensors import read_header
@@ -38,8 +39,10 @@ def logits(path: Path) -> Tensor:
     return run_alone(loaded, PROMPT, (len(PROMPT),))
 
 
-def quantize(model: Path, out: Path, target: Target, group: int = 32) -> Path:
+def quantize(model: Path, out: Path, target: Target, group: int | None = None) -> Path:
     seen: list[str] = []
+    if group is None:
+        group = 0 if target in ROW_FORMATS else 32
     size = folder.quantize_folder(
         read(model, "tiny"), out, target, group=group, chunks=CHUNKS, progress=lambda what, *_: seen.append(what)
     )
@@ -53,8 +56,8 @@ def quantize(model: Path, out: Path, target: Target, group: int = 32) -> Path:
 def test_formats(model: Path, tmp_path: Path) -> None:
     exact = logits(model)
 
-    def divergence(target: Target) -> float:
-        found = logits(quantize(model, tmp_path / target, target))
+    def divergence(target: Target, group: int | None = None) -> float:
+        found = logits(quantize(model, tmp_path / f"{target}-{group}", target, group))
         return float(
             torch.nn.functional.kl_div(
                 found.log_softmax(1), exact.log_softmax(1), log_target=True, reduction="batchmean"
@@ -65,6 +68,7 @@ def test_formats(model: Path, tmp_path: Path) -> None:
     assert errors["int8"] < errors["fp8"] < errors["int4"]
     assert errors["gptq"] < errors["int4"]
     assert errors["awq"] < errors["int4"]
+    assert divergence("int8", 32) < errors["fp8"]
 
 
 def test_a_scaled_model_is_the_same_function(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +103,10 @@ def test_what_cannot_be_quantized(tmp_path: Path) -> None:
     ) as caught:
         quantize(model, tmp_path / "odd", "gptq", group=64)
     assert caught.value.param == "group"
+    refused: tuple[tuple[Target, int, str], ...] = (("fp8", 32, "takes no group"), ("int4", 0, "needs a group"))
+    for target, group, message in refused:
+        with pytest.raises(InvalidSetting, match=message):
+            quantize(model, tmp_path / "odd", target, group)
     assert not (tmp_path / "odd").exists()
 
 
@@ -121,3 +129,12 @@ def test_a_text_makes_8_bits_better(target: Target) -> None:
     nearest = form.nearest(weight / reaching) * reaching
     assert (stored(None) - weight).square().sum() <= 1.001 * (nearest - weight).square().sum()
     assert error(stored(hessian)) < 0.6 * error(nearest)
+
+
+def test_groups_make_8_bits_better() -> None:
+    """Without a text: their scales reach only the largest of some weights."""
+    weight = torch.randn(24, 256, generator=torch.Generator().manual_seed(0))
+    by_row = store_rows(ROW_FORMATS["int8"], weight, None)
+    by_group = round_to_nearest(weight, grid("int8", 32)).floats()
+    rows = by_row["weight"].float() * by_row["weight_scale"]
+    assert (by_group - weight).square().sum() < 0.6 * (rows - weight).square().sum()
