@@ -21,7 +21,8 @@ QUANTIZED = np.dtype(
         ("minus_first", "i4"),
         ("codes", "i1", 32),
         ("high", "i1", 4),
-        ("quad", "i4"),
+        ("quad", "i2"),
+        ("level", "i2"),
     ]
 )
 
@@ -65,10 +66,15 @@ def quantized(native: ctypes.CDLL, x: Tensor) -> np.ndarray:
     return made
 
 
+def round_up(size: Tensor) -> Tensor:
+    """To four bits behind the first, but for the last three bits, as the sizes that set a block's scale are."""
+    return ((size.view(torch.int32) + 0x7FFF8) & ~0x7FFFF).view(torch.float32)
+
+
 def whole_codes(made: np.ndarray) -> Tensor:
     """[tokens, blocks, 32] int32: high codes included."""
     quads = made["codes"].astype(np.int32).reshape(*made.shape, 8, 4)
-    at = made["quad"][..., None, None]
+    at = made["quad"][..., None, None].astype(np.int64)
     wide = np.take_along_axis(quads, at, axis=2) + 16 * made["high"][..., None, :].astype(np.int32)
     np.put_along_axis(quads, at, wide, axis=2)
     return torch.from_numpy(quads.reshape(*made.shape, BLOCK))

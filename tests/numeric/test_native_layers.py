@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from helpers.native_paged_model import NativePagedModel, needs_library
+from helpers.packed_samples import round_up
 from helpers.paged_model import Row, make_batch, make_pages
 from penstock.kernels.cpu import packed
 from penstock.kernels.cpu.arena import Arena
@@ -71,7 +72,7 @@ class Quantized(TorchOperations):
         # changes the scale by up to 2^-20 and decides how an activation near the middle of two codes is rounded.
         numbered = quads.abs().amax(-1).view(torch.int32) & ~7 | torch.arange(packed.BLOCK // 4, dtype=torch.int32)
         largest = numbered.topk(2, dim=-1).values.view(torch.float32)
-        most = torch.maximum(largest[..., 1], largest[..., 0] / 16)[..., None, None]
+        most = round_up(torch.maximum(largest[..., 1], largest[..., 0] / 16))[..., None, None]
         x = torch.round(quads * (127 / most)).mul_(most / 127).flatten(-3)
         return super().linear(x, linear._replace(norm=None), onto)
 

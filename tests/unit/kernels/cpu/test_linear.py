@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.packed_samples import linear, quantized, random_matrix, whole_codes
+from helpers.packed_samples import linear, quantized, random_matrix, round_up, whole_codes
 from penstock.kernels.cpu.packed import BLOCK, Kind, PackedMatrix
 
 SHAPES = [(16, 32), (48, 64), (5, 96), (33, 576), (100, 33), (17, 1), (64, 1000)]
@@ -120,14 +120,19 @@ def test_quantized_activations(native: ctypes.CDLL) -> None:
     x = torch.cat([torch.randn(20, 70) * 10.0**power for power in (-20, -3, 0, 3, 20)])
     x[3] = 0.0
     x[4, :32] = 0.0
-    x[5, 7] *= 1000  # more than the high codes reach
+    x[5, 7] = 2.0**-40  # more than the high codes reach
     x[6, 32:64] = 1.0  # no quad has a larger one than the others
     made = quantized(native, x)
     padded = torch.nn.functional.pad(x, (0, 26)).view(100, 3, BLOCK)
     largest = padded.view(100, 3, 8, 4).abs().amax(3).sort(2, descending=True).values
-    scale = torch.maximum(largest[..., 1] / 127, largest[..., 0] / 2032)
+    most = torch.maximum(largest[..., 1], largest[..., 0] / 16)
+    exact, scale = most / 127, torch.from_numpy(made["scale"].copy())
+    some = most > 0
+    assert ((scale >= exact * (1 - 1e-6)) & (scale <= exact * (17 / 16 + 1e-6)))[some].all()
+    levels = torch.from_numpy(made["level"].copy())
+    factor = (1 + levels / 16) * (torch.tensor(1.0) / 127)
+    assert (torch.log2(scale / factor) % 1 == 0).all(), "levels times powers of two"
     codes = whole_codes(made)
-    torch.testing.assert_close(torch.from_numpy(made["scale"].copy()), scale, rtol=1e-6, atol=0.0)
     error = (codes * scale[..., None].double() - padded).abs()
     assert (error <= 0.5001 * scale[..., None]).all()
     assert np.abs(made["codes"].astype(int)).max() == 127
@@ -148,7 +153,7 @@ def test_outliers(native: ctypes.CDLL, size: float) -> None:
     at = torch.arange(32)
     x[:, at, at] = size * torch.randn(9, 32).sign()
     alone[:, at, at] = 0.0
-    step = torch.maximum(alone.abs().amax(2) / 127, torch.tensor(size / 2032))
+    step = round_up(torch.maximum(alone.abs().amax(2), torch.tensor(size / 16))) / 127
     x = x.flatten(1)
     assert ((rounded(native, x) - x).abs() <= 0.5001 * step.repeat_interleave(32, 1)).all()
     assert_product(native, linear(native, x, matrix), x, matrix, None)

@@ -9,7 +9,7 @@ namespace {
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-constexpr float SMALLEST = 1e-30f;  // blocks of smaller numbers are zeros: the inverse of their scale would be infinite
+constexpr float SMALLEST = 1e-25f;  // blocks of smaller numbers are zeros: their scale times a weight's must be a normal number
 // Activations that one pass over a thread's panels works on; half of a usual L2 cache.
 constexpr int64_t PASS_BYTES = 512 * 1024;
 // Panels that are multiplied with all tokens of a pass together, if these are many.
@@ -51,7 +51,13 @@ constexpr uint32_t QUAD_BITS = 7;
 // How the activations of a block become codes.
 struct Step {
     float inverse, scale;
+    int16_t level;
 };
+
+// Below the bits of a float that decide the level.
+constexpr int LEVEL_SHIFT = 23 - LEVEL_BITS;
+constexpr uint32_t BELOW_LEVEL = (1u << LEVEL_SHIFT) - 1;
+constexpr uint32_t TO_NEXT_LEVEL = BELOW_LEVEL - QUAD_BITS;  // the quad's number does not count
 
 // Given the largest of these integers and the one after it.
 inline Step find_step(uint32_t largest, uint32_t other) {
@@ -59,8 +65,13 @@ inline Step find_step(uint32_t largest, uint32_t other) {
     std::memcpy(&wide, &largest, 4);
     std::memcpy(&narrow, &other, 4);
     wide *= MOST / MOST_WIDE;
-    const float most = wide > narrow ? wide : narrow;
-    return most >= SMALLEST ? Step{MOST / most, most * (1.0f / MOST)} : Step{0.0f, 0.0f};
+    float most = wide > narrow ? wide : narrow;
+    if (!(most >= SMALLEST)) return {0.0f, level_factor(0), 0};
+    uint32_t bits;
+    std::memcpy(&bits, &most, 4);
+    bits = (bits + TO_NEXT_LEVEL) & ~BELOW_LEVEL;  // up: no code exceeds MOST
+    std::memcpy(&most, &bits, 4);
+    return {MOST / most, most * (1.0f / MOST), static_cast<int16_t>(bits >> LEVEL_SHIFT & (NUM_LEVELS - 1))};
 }
 
 // Given the sums of the codes of each 16.
@@ -71,11 +82,12 @@ inline void put_sums(Quantized& out, int32_t first, int32_t second) {
 }
 
 // Fills in all but the other quads' codes, given all codes and their sums of each 16.
-[[maybe_unused]] inline void finish(Quantized& out, uint32_t largest, float scale, const int32_t* codes, int32_t first,
+[[maybe_unused]] inline void finish(Quantized& out, uint32_t largest, const Step& step, const int32_t* codes, int32_t first,
                                     int32_t second) {
     const int32_t quad = largest & QUAD_BITS;
-    out.quad = quad;
-    out.scale = scale;
+    out.quad = static_cast<int16_t>(quad);
+    out.level = step.level;
+    out.scale = step.scale;
     put_sums(out, first, second);
     for (int i = 0; i < 4; ++i) {
         const int32_t code = codes[4 * quad + i], high = (code + 8) >> HIGH_BITS;

@@ -52,6 +52,10 @@ struct Matrix {
 //
 // The quad (four consecutive inputs) with the largest size has codes of 12 bits, low + 16 * high, and the largest size of the
 // other quads sets the scale: activations have outliers, and one in a block would cost the others their precision.
+//
+// Scales are level_factor(level) * 2^n: products with many tokens read `weight's scale * level_factor(level)` from a table and add n to
+// its exponent, where a multiplication would be one of twelve operations that share the multipliers. Scales of blocks of
+// zeros count nothing, but are such numbers too.
 struct Quantized {
     float scale;
     float scaled_sum;     // scale * sum of the codes
@@ -59,12 +63,19 @@ struct Quantized {
     int32_t minus_first;  // of the first 16 codes
     int8_t codes[32];     // of that quad: low
     int8_t high[4];
-    int32_t quad;  // its number
+    int16_t quad;  // its number
+    int16_t level;
 };
 static_assert(sizeof(Quantized) == 56, "rows of activations are laid out by this size");
 constexpr int HIGH_BITS = 4;          // a high code counts 1 << HIGH_BITS
 constexpr float MOST = 127.0f;        // the largest code of 8 bits
 constexpr float MOST_WIDE = 2032.0f;  // and of 12: MOST << HIGH_BITS
+constexpr int LEVEL_BITS = 4, NUM_LEVELS = 1 << LEVEL_BITS;
+
+// The largest size that the codes of 8 bits reach has LEVEL_BITS bits behind its first, so a scale has this factor.
+constexpr float level_factor(int level) {
+    return (1.0f + static_cast<float>(level) / static_cast<float>(NUM_LEVELS)) * (1.0f / MOST);
+}
 
 // Products with so many tokens take panels two at a time, and shares of the panels are whole pairs.
 constexpr int64_t MANY_TOKENS = 32;

@@ -209,7 +209,7 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
     __m256i sums = _mm256_hadd_epi32(halves[0], halves[1]);  // of the first 16 two, of the others two, and again
     __m128i fours = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
     fours = _mm_hadd_epi32(fours, fours);
-    finish(out, largest, step.scale, wide, _mm_extract_epi32(fours, 0), _mm_extract_epi32(fours, 1));
+    finish(out, largest, step, wide, _mm_extract_epi32(fours, 0), _mm_extract_epi32(fours, 1));
 }
 
 }  // namespace

@@ -234,7 +234,8 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
     const __m128i low = _mm_sub_epi32(four, _mm_slli_epi32(high, HIGH_BITS));
     _mm_storeu_si32(out.high, _mm_cvtepi32_epi8(high));
     _mm_storeu_si32(out.codes + 4 * quad, _mm_cvtepi32_epi8(low));
-    out.quad = quad;
+    out.quad = static_cast<int16_t>(quad);
+    out.level = step.level;
     out.scale = step.scale;
     put_sums(out, _mm_cvtsi128_si32(both), _mm_extract_epi32(both, 1));
 }
@@ -267,7 +268,7 @@ inline __m128i add_quads(__m512i x) {
 // How the activations of four blocks become codes.
 struct alignas(16) FourSteps {
     float inverses[4], scales[4];
-    int32_t quads[4];
+    int32_t quads[4], levels[4];
 };
 
 inline FourSteps find_four_steps(const float* x) {
@@ -289,12 +290,17 @@ inline FourSteps find_four_steps(const float* x) {
                                         _mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(keys[1], largest), keys[1]));
     const __m128i key = _mm512_castsi512_si128(largest);
     const __m128 wide = _mm_mul_ps(_mm_castsi128_ps(key), _mm_set1_ps(MOST / MOST_WIDE));  // as `find_step`
-    const __m128 most = _mm_max_ps(wide, _mm_castsi128_ps(_mm512_castsi512_si128(others)));
-    const __mmask8 some = _mm_cmp_ps_mask(most, _mm_set1_ps(SMALLEST), _CMP_GE_OQ);
+    const __m128 exact = _mm_max_ps(wide, _mm_castsi128_ps(_mm512_castsi512_si128(others)));
+    const __mmask8 some = _mm_cmp_ps_mask(exact, _mm_set1_ps(SMALLEST), _CMP_GE_OQ);
+    const __m128i raised = _mm_add_epi32(_mm_castps_si128(exact), _mm_set1_epi32(TO_NEXT_LEVEL));
+    const __m128i bits = _mm_andnot_si128(_mm_set1_epi32(BELOW_LEVEL), raised);
+    const __m128 most = _mm_castsi128_ps(bits);
+    const __m128i levels = _mm_and_si128(_mm_srli_epi32(bits, LEVEL_SHIFT), _mm_set1_epi32(NUM_LEVELS - 1));
     FourSteps steps;
     _mm_store_ps(steps.inverses, _mm_maskz_div_ps(some, _mm_set1_ps(MOST), most));
-    _mm_store_ps(steps.scales, _mm_maskz_mul_ps(some, most, _mm_set1_ps(1.0f / MOST)));
+    _mm_store_ps(steps.scales, _mm_mask_mul_ps(_mm_set1_ps(level_factor(0)), some, most, _mm_set1_ps(1.0f / MOST)));
     _mm_store_si128(reinterpret_cast<__m128i*>(steps.quads), _mm_and_si128(key, _mm_set1_epi32(QUAD_BITS)));
+    _mm_store_si128(reinterpret_cast<__m128i*>(steps.levels), _mm_maskz_mov_epi32(some, levels));
     return steps;
 }
 
@@ -337,7 +343,8 @@ inline void quantize_four_blocks(const float* x, const FourSteps& steps, Quantiz
         _mm_storeu_ps(&out[k]->scale, heads[k]);
         std::memcpy(out[k]->high, parts[k], 4);
         std::memcpy(out[k]->codes + 4 * quad, parts[k] + 4, 4);
-        out[k]->quad = quad;
+        out[k]->quad = static_cast<int16_t>(quad);
+        out[k]->level = static_cast<int16_t>(steps.levels[k]);
     }
 }
 

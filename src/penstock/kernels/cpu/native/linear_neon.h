@@ -198,7 +198,7 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
         vst1q_s8(out.codes + 16 * half, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
         sums[half] = vaddvq_s32(vaddq_s32(vaddq_s32(codes[0], codes[1]), vaddq_s32(codes[2], codes[3])));
     }
-    finish(out, largest, step.scale, wide, sums[0], sums[1]);
+    finish(out, largest, step, wide, sums[0], sums[1]);
 }
 
 }  // namespace

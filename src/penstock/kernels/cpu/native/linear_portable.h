@@ -216,7 +216,7 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
         out.codes[i] = static_cast<int8_t>(codes[i]);
         sums[i / 16] += codes[i];
     }
-    finish(out, largest, step.scale, codes, sums[0], sums[1]);
+    finish(out, largest, step, codes, sums[0], sums[1]);
 }
 
 }  // namespace

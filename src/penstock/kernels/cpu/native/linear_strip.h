@@ -9,16 +9,30 @@ namespace penstock::PENSTOCK_ISA {
 namespace {
 
 constexpr int STRIP = 2, STRIP_TOKENS = 4;
-constexpr int64_t STRIP_PASS = 256;   // tokens
-constexpr int64_t STRIP_BLOCKS = 16;  // 20 KB of codes and scales: with the activations they fill a cache of 32 KB
+constexpr int64_t STRIP_PASS = 256;  // tokens
+constexpr float SMALLEST_HALF = 0x1p-24f;
+constexpr int64_t STRIP_BLOCKS = 16;
 
 // Some blocks of a strip as the products read them. Codes of 8 bits are read where they are.
 struct alignas(64) Strip {
     uint8_t unpacked[STRIP][STRIP_BLOCKS * 512];
-    float scales[STRIP_BLOCKS][STRIP][PANEL];
+    int32_t scales[STRIP_BLOCKS][STRIP][NUM_LEVELS][PANEL];  // see `put_scales`
     float offsets[STRIP_BLOCKS][STRIP][PANEL];
     const uint8_t* codes[STRIP];  // [blocks][8][16][4]
 };
+
+// The bits of scale * level_factor(level), less those of the factor: with the bits of an activation's scale of that level
+// added, those of the product of both scales, to the last bit. They differ by whole steps of the exponent. A scale of 0
+// becomes the smallest that a weight can have: its codes are zeros.
+inline void put_scales(__m512 scale, int32_t (*bits)[PANEL]) {
+    const __m512 some = _mm512_mask_mov_ps(scale, _mm512_cmp_ps_mask(scale, _mm512_setzero_ps(), _CMP_EQ_OQ),
+                                           _mm512_set1_ps(SMALLEST_HALF));
+    for (int level = 0; level < NUM_LEVELS; ++level) {
+        const __m512 factor = _mm512_set1_ps(level_factor(level));
+        const __m512i product = _mm512_castps_si512(_mm512_mul_ps(some, factor));
+        _mm512_store_si512(bits[level], _mm512_sub_epi32(product, _mm512_castps_si512(factor)));
+    }
+}
 
 // Blocks `begin` to `end` of the two panels from `panel` on.
 template <int KIND>
@@ -30,7 +44,7 @@ void read_strip(const Segment& segment, int64_t panel, int64_t blocks, int64_t b
         const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + first * (NIBBLES ? 256 : 512);
         strip.codes[p] = NIBBLES ? strip.unpacked[p] : packed;
         for (int64_t b = 0; b < end - begin; ++b) {
-            _mm512_store_ps(strip.scales[b][p], halves(segment.scales + (first + b) * PANEL));
+            put_scales(halves(segment.scales + (first + b) * PANEL), strip.scales[b][p]);
             if (OFFSET) _mm512_store_ps(strip.offsets[b][p], halves(segment.offsets + (first + b) * PANEL));
             if (!NIBBLES) continue;
             uint8_t* to = strip.unpacked[p] + b * 512;
@@ -86,7 +100,9 @@ void strip_tile(const Strip& strip, int64_t blocks, const Quantized* x, int64_t 
             const Quantized& a = x[t * stride + b];
 #pragma GCC unroll 2
             for (int p = 0; p < STRIP; ++p) {
-                const __m512 factor = _mm512_mul_ps(_mm512_load_ps(strip.scales[b][p]), _mm512_set1_ps(a.scale));
+                const __m512i bits = _mm512_castps_si512(_mm512_set1_ps(a.scale));
+                const __m512 factor =
+                    _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(strip.scales[b][p][a.level]), bits));
                 const __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(products[t][p], others[t][p]));
                 total[t][p] = _mm512_fmadd_ps(product, factor, total[t][p]);
                 if (!OFFSET) continue;
