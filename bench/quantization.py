@@ -94,8 +94,8 @@ def main() -> None:
 
 
 def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
-    yield Row("float32 (torch)", "float16", lambda _: base, {"dtype": "float32"})
-    yield Row("float16", "float16", lambda _: base)
+    yield Row("torch, float32", "unquantized", lambda _: base, {"dtype": "float32"})
+    yield Row("unquantized", "unquantized", lambda _: base)
     for target, group, with_text in variants([int(one) for one in groups.split(",")]):
         text = " --text" if with_text and target not in CALIBRATED else ""
         name = f"{target}{text}, groups of {group}" if group else f"{target}{text}"
@@ -112,7 +112,7 @@ def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
                 quantize_folder(read(base, "base"), out, target, group=group, chunks=chunks, progress=progress)
             return out
 
-        yield Row(name, "float16", make)
+        yield Row(name, "unquantized", make)
     if not (base / "tokenizer.json").is_file():
         return  # a GGUF has one
     for kind in GGUF_TARGETS:
@@ -123,7 +123,7 @@ def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
                 write_gguf_model(read(base, "base"), out, kind, progress)
             return out
 
-        yield Row(kind, "float16", write)
+        yield Row(kind, "unquantized", write)
 
 
 def variants(groups: list[int]) -> Iterator[tuple[Target, int, bool]]:
