@@ -6,6 +6,7 @@ starts its engine process before it imports the web stack.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -31,6 +32,7 @@ from penstock.system.heap import trim_heap
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from penstock.batch.protocol import BatchData
     from penstock.cluster.ray_cluster import RayCluster
     from penstock.database.database import Database
     from penstock.deployment.autoscaler import Autoscaler
@@ -401,6 +403,7 @@ def server(
         autoscaler=scaler,
         responses=responses,
         completions=completions,
+        batch_data=None if shared is None else functools.partial(batch_data, shared),
     )
     gateway.on_helper_end = service.count
     return build(service, settings, observer), service, observer
@@ -413,6 +416,13 @@ def response_stores(database: Database) -> tuple[ResponseStore, ResponseStore]:
 
     threads = DatabaseThreads(RESPONSE_THREADS, "responses")
     return SharedResponseStore(database, threads), SharedResponseStore(database, threads, what="completion")
+
+
+def batch_data(database: Database) -> BatchData:
+    """Files and batches that servers share."""
+    from penstock.batch.shared_data import SharedData
+
+    return SharedData(database)
 
 
 def autoscaler(settings: Settings, models: ModelRegistry, observer: Observer | None) -> Autoscaler:

@@ -11,7 +11,7 @@ import httpx
 import openai
 
 from helpers.server_process import PATIENCE_S, Server, until
-from penstock.batch.store import BatchStore
+from penstock.batch.store import open_store
 
 CHAT = "/v1/chat/completions"
 COUNTS = openai.types.BatchRequestCounts
@@ -117,7 +117,7 @@ def test_a_killed_server_is_succeeded_by_one_that_finishes_its_batches(tiny: Pat
         name = begin(server, client)
         server.signal(signal.SIGTERM)  # does not wait for the lines
         assert server.wait() == 0
-    store = BatchStore(tmp_path / "penstock.db")
+    store = open_store(tmp_path / "penstock.db")
     left = store.batch(name, "")
     assert (left.status, left.completed + len(store.pending(name, 0, 100))) == ("in_progress", 30)
     store.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.batch.data_folder import DATABASE, DataFolder
 from penstock.batch.limiter import Capacity
 from penstock.batch.manager import BatchManager
+from penstock.batch.protocol import BatchData
 from penstock.batch.records import Batch, LineRequest, new_id
 from penstock.errors import ModelNotFound
 
@@ -28,8 +31,10 @@ def lines(count: int) -> bytes:
 
 
 class Bench:
-    def __init__(self, root: Path, slots: int = 8) -> None:
+    def __init__(self, root: Path, slots: int = 8, open_data: Callable[[], BatchData] | None = None) -> None:
+        """`open_data`: of several servers; None: in the folder `root`."""
         self.root = root
+        self.open_data = open_data
         self.now = 1_000_000.0
         self.asked: list[str] = []  # the messages of the lines, in the order in which they came
         self.capacity: Capacity | None = Capacity(slots, 0)
@@ -40,8 +45,10 @@ class Bench:
         self.manager = self._new_manager()
 
     def _new_manager(self) -> BatchManager:
+        folder = self.root
         return BatchManager(
-            self.root,
+            self.open_data or partial(DataFolder, folder),
+            may_have_batches=lambda: self.open_data is not None or (folder / DATABASE).exists(),
             dispatch=self.dispatch,
             capacity=lambda model: self.capacity,
             find_model=self.find_model,
@@ -71,9 +78,9 @@ class Bench:
 
     async def upload(self, content: bytes, tenant: str = "") -> str:
         folder, name = await self.manager.open(), new_id("file-")
-        with folder.area.new_draft() as draft:
+        with closing(folder.contents.new_draft(name)) as draft:
             draft.write(content)
-            draft.publish(name)
+            draft.publish()
         await self.manager.add_file(tenant, name=name, filename="in.jsonl", size=len(content), lifetime_s=3600)
         return name
 
@@ -95,8 +102,8 @@ class Bench:
         if name is None:
             return []
         await self.manager.file(tenant, name)
-        path = (await self.manager.open()).area.path(name)
-        return [json.loads(text) for text in path.read_text().splitlines()]
+        with (await self.manager.open()).contents.open(name) as file:
+            return [json.loads(text) for text in file.read().splitlines()]
 
 
 @asynccontextmanager

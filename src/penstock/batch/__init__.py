@@ -2,14 +2,16 @@
 requests. Knows neither HTTP nor engines: a `Dispatch` answers a line, a `Capacity` says how many may run.
 
     records        files, batches, lines and results, as the other modules exchange them
-    tables, store  the same in SQLite: every change of a batch is one transaction
-    file_area      contents of files on disk
+    tables, store  the same in a database: every change of a batch is one transaction
+    protocol       what the place of files and batches has to have
     input_file     checks the lines of an input file before any of them runs
     limiter        how many lines run at once, by what interactive requests leave free
     job            one batch: validate, run lines, finalize
     output_files   writes the output and error file
-    runner         the jobs of all unfinished batches
-    data_folder    lock, database and files, and the threads that use them
+    runner         the jobs of unfinished batches
+    data_folder    those of one server: lock, SQLite file, and contents of files on disk (`file_area`)
+    shared_data    those that servers share in one database: leases say which server works on which batch (`leases`),
+                   contents of files are chunks (`shared_contents`)
     metrics        counts for Prometheus
     manager        all of it, for the routes and the server
 
@@ -17,5 +19,5 @@ requests. Knows neither HTTP nor engines: a `Dispatch` answers a line, a `Capaci
         └► failed      └► cancelling ──────────► cancelled
 
 A line's result is stored in the transaction that counts it, and a file is written from stored results: whenever the
-server is killed, the next one resumes, and each line is in the output or error file once.
+server is killed, the next one or another resumes, and each line is in the output or error file once.
 """

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from penstock.batch.file_area import FileArea
+from penstock.batch.protocol import FileContents
 from penstock.errors import InvalidSetting, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ FILE_THREADS = 4
 
 
 class DataFolder:
-    """The open data folder: its lock, database and files, and the threads that use them."""
+    """BatchData: the open data folder with its lock, database and files, and the threads that use them."""
 
     def __init__(self, root: Path) -> None:
         """Blocks. Raises StorageUnavailable."""
-        from penstock.batch.store import BatchStore  # with SQLAlchemy
+        from penstock.batch.store import open_store  # with SQLAlchemy
 
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,10 +43,11 @@ class DataFolder:
         except OSError as error:
             raise _unusable(root, error.strerror) from None
         try:
-            self.area = FileArea(root / FILES)
-            self.store: BatchStore = BatchStore(root / DATABASE)
-            self.area.remove(self.store.drop_deleted())
-            self.area.sweep(self.store.file_ids())
+            area = FileArea(root / FILES)
+            self.contents: FileContents = area
+            self.store: BatchStore = open_store(root / DATABASE)
+            area.remove(self.store.drop_deleted())
+            area.sweep(self.store.file_ids())
         except (OSError, InvalidSetting) as error:
             self._lock.close()
             raise _unusable(root, str(error)) from None

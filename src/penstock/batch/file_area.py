@@ -1,14 +1,11 @@
-"""The contents of files on disk, named by their ids. Writers see their own draft; a content is there as a whole or not
-at all, also after a crash."""
+"""The contents of files on the disk of one server, named by their ids."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from penstock.errors import StorageFull
@@ -17,56 +14,63 @@ MIN_FREE_BYTES = 1 << 30  # of the disk, which stay free for everything else
 DRAFT = ".draft"
 
 
-class Draft:
-    """A content while it is written. Leaving the context without `publish` removes it."""
+class FileDraft:
+    """A Draft."""
 
-    def __init__(self, area: FileArea) -> None:
+    def __init__(self, area: FileArea, name: str) -> None:
         self._area = area
-        self._path = area.root / (secrets.token_hex(16) + DRAFT)
+        self._name = name
+        self._path = area.root / (name + DRAFT)
         self._file: BinaryIO = open(self._path, "xb", opener=_private)  # noqa: SIM115
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        """Raises StorageFull."""
         try:
             self._file.write(data)
         except OSError as error:
             raise self._area.storage_full(error) from error
         self.size += len(data)
 
-    def publish(self, name: str) -> None:
-        """As the content of the file with this id. Durable when this returns."""
+    def publish(self) -> None:
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
             raise self._area.storage_full(error) from error
         self._file.close()
-        self._path.rename(self._area.path(name))
+        self._path.rename(self._area.path(self._name))
         self._area.sync()
 
-    def __enter__(self) -> Draft:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def close(self) -> None:
         self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 class FileArea:
+    """FileContents in a folder."""
+
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(mode=0o700, exist_ok=True)
 
-    def new_draft(self) -> Draft:
-        return Draft(self)
+    def new_draft(self, name: str) -> FileDraft:
+        return FileDraft(self, name)
 
     def path(self, name: str) -> Path:
-        """`name` is an id that this server drew, never a client's file name."""
         return self.root / name
 
+    def local_path(self, name: str) -> Path:
+        return self.path(name)
+
+    def open(self, name: str) -> BinaryIO:
+        return self.path(name).open("rb")
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        with self.open(name) as file:
+            file.seek(offset)
+            return file.read(size)
+
     def check_space(self, num_bytes: int) -> None:
-        """Raises StorageFull if so many bytes would take what has to stay free."""
         if shutil.disk_usage(self.root).free - num_bytes < MIN_FREE_BYTES:
             raise self.storage_full(None)
 
@@ -77,6 +81,9 @@ class FileArea:
     def remove(self, names: Collection[str]) -> None:
         for name in names:
             self.path(name).unlink(missing_ok=True)
+
+    def remove_abandoned_drafts(self) -> None:
+        pass  # there are those of this server only: `sweep` removes others at its start
 
     def sweep(self, known: Collection[str]) -> None:
         """Remove what a crash has left: drafts, and contents whose file is not `known`."""

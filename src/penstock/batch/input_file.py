@@ -7,8 +7,7 @@ wrong line; what is wrong inside a line's body fails that line alone, when it ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -42,7 +41,7 @@ class LineError(Exception):
 class InputFile:
     """The lines of a file and its errors. Reads the file once, when it is made; it blocks."""
 
-    def __init__(self, path: Path, endpoint: str, *, max_line: int, find_model: FindModel) -> None:
+    def __init__(self, file: BinaryIO, endpoint: str, *, max_line: int, find_model: FindModel) -> None:
         """`max_line` is in bytes, as of a request body."""
         self.lines: list[Line] = []
         self.errors: list[InputError] = []
@@ -50,7 +49,7 @@ class InputFile:
         self._find_model = find_model
         self._seen: set[str] = set()
         self._models: dict[str, str | LineError] = {}  # by the names that lines use
-        for number, offset, raw in _raw_lines(path, max_line):
+        for number, offset, raw in _raw_lines(file, max_line):
             if number > MAX_LINES:
                 self.errors.append(InputError("too_many_requests", f"the file has more than {MAX_LINES} lines"))
                 break
@@ -76,6 +75,8 @@ class InputFile:
         custom_id = _text(fields, "custom_id")
         if not 0 < len(custom_id) <= MAX_CUSTOM_ID:
             raise LineError("invalid_custom_id", f"custom_id must have 1 to {MAX_CUSTOM_ID} characters", "custom_id")
+        if "\0" in custom_id:  # PostgreSQL takes no NUL
+            raise LineError("invalid_custom_id", "custom_id must not have NUL characters", "custom_id")
         if custom_id in self._seen:
             raise LineError(
                 "duplicate_custom_id", f"custom_id {custom_id[:64]!r} is that of an earlier line", "custom_id"
@@ -109,11 +110,9 @@ class InputFile:
         return found
 
 
-def read_body(path: Path, line: Line) -> bytes:
+def body_of(raw: bytes) -> bytes:
     """The body of a line, as JSON."""
-    with path.open("rb") as file:
-        file.seek(line.offset)
-        return bytes(_decode(file.read(line.size))["body"])
+    return bytes(_decode(raw)["body"])
 
 
 def _decode(raw: bytes) -> dict[str, msgspec.Raw]:
@@ -138,19 +137,18 @@ def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
         raise LineError("invalid_parameter", f"{name} must be a string", name) from None
 
 
-def _raw_lines(path: Path, max_line: int) -> Iterator[tuple[int, int, bytes]]:
+def _raw_lines(file: BinaryIO, max_line: int) -> Iterator[tuple[int, int, bytes]]:
     """Number, offset and bytes of lines that are not blank; of one longer than `max_line`, the beginning."""
-    with path.open("rb") as file:
-        number, offset = 0, 0
-        while raw := file.readline(max_line + 2):
-            number += 1
-            begin, size = offset, len(raw)
-            rest = raw
-            while not rest.endswith(b"\n") and (rest := file.readline(1 << 20)):
-                size += len(rest)
-            offset += size
-            if number == 1 and raw.startswith(BYTE_ORDER_MARK):
-                begin, raw = len(BYTE_ORDER_MARK), raw.removeprefix(BYTE_ORDER_MARK)
-            raw = raw.rstrip(b"\r\n")
-            if raw.strip():
-                yield number, begin, raw
+    number, offset = 0, 0
+    while raw := file.readline(max_line + 2):
+        number += 1
+        begin, size = offset, len(raw)
+        rest = raw
+        while not rest.endswith(b"\n") and (rest := file.readline(1 << 20)):
+            size += len(rest)
+        offset += size
+        if number == 1 and raw.startswith(BYTE_ORDER_MARK):
+            begin, raw = len(BYTE_ORDER_MARK), raw.removeprefix(BYTE_ORDER_MARK)
+        raw = raw.rstrip(b"\r\n")
+        if raw.strip():
+            yield number, begin, raw

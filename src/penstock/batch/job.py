@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from penstock.batch.file_area import FileArea
-from penstock.batch.input_file import InputFile, read_body
+from penstock.batch.input_file import InputFile, body_of
 from penstock.batch.limiter import ModelLimiters
 from penstock.batch.output_files import output_line, usage_of, write_files
+from penstock.batch.protocol import FileContents
 from penstock.batch.records import Batch, Dispatch, End, InputError, Line, LineRequest, Result, new_id
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Environment(msgspec.Struct, frozen=True):
     """What all jobs share."""
 
     store: BatchStore
-    area: FileArea
+    contents: FileContents
     dispatch: Dispatch
     limiters: ModelLimiters
     find_model: FindModelOf
@@ -75,7 +75,7 @@ class BatchJob:
             await self._results.flush()
         self.batch = await self._in_database(store.finalize, self.id, self._end or "completed", environment.now())
         now = environment.now()
-        files = await environment.in_file_thread(write_files, self.batch, store, environment.area, now)
+        files = await environment.in_file_thread(write_files, self.batch, store, environment.contents, now)
         await self._in_database(store.finish, self.id, *files, now)
         self.batch = await self._in_database(store.batch, self.id)
         counts = (self.batch.completed, self.batch.failed, self.batch.total)
@@ -85,9 +85,9 @@ class BatchJob:
         environment, store, batch = self._environment, self._environment.store, self.batch
 
         def read() -> InputFile:
-            path = environment.area.path(batch.input_file_id)
             find_model = partial(environment.find_model, batch)
-            return InputFile(path, batch.endpoint, max_line=environment.max_line, find_model=find_model)
+            with environment.contents.open(batch.input_file_id) as file:
+                return InputFile(file, batch.endpoint, max_line=environment.max_line, find_model=find_model)
 
         try:
             found: InputFile = await environment.in_file_thread(read)
@@ -125,9 +125,9 @@ class BatchJob:
                 after = lines[-1].number
 
     async def _run_line(self, line: Line) -> None:
-        path = self._environment.area.path(self.batch.input_file_id)
-        body: bytes = await self._environment.in_file_thread(read_body, path, line)
-        await self._results.write(await self._answer(line, body))
+        read, place = self._environment.contents.read, (self.batch.input_file_id, line.offset, line.size)
+        raw: bytes = await self._environment.in_file_thread(read, *place)
+        await self._results.write(await self._answer(line, body_of(raw)))
 
     async def _answer(self, line: Line, body: bytes) -> Result:
         limiter, deaths, wait_s = self._environment.limiters.of(line.model), 0, RETRY_S

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.batch.file_area import FileArea
+from penstock.batch.protocol import FileContents
 from penstock.batch.records import Batch, End, StoredFile, TokenUsage, new_id
 from penstock.flow.json_lines import escape_separators
 
@@ -99,29 +100,29 @@ def usage_of(body: bytes) -> TokenUsage:
     )
 
 
-def write_files(batch: Batch, store: BatchStore, area: FileArea, now: int) -> tuple[StoredFile | None, ...]:
+def write_files(batch: Batch, store: BatchStore, contents: FileContents, now: int) -> tuple[StoredFile | None, ...]:
     """The output file and the error file of a batch, published but not yet stored; None for one without lines.
     Lines that have not run are errors."""
     assert batch.end is not None
     code, message = NOT_RUN[batch.end]
-    with area.new_draft() as output, area.new_draft() as errors:
+    names = (new_id("file-"), new_id("file-"))
+    with closing(contents.new_draft(names[0])) as output, closing(contents.new_draft(names[1])) as errors:
         for _, custom_id, line, failed in store.results(batch.id):
             if line is None:
                 errors.write(error_line(custom_id, code, message))
             else:
                 (errors if failed else output).write(line)
         files: list[StoredFile | None] = []
-        for draft, kind in ((output, "output"), (errors, "error")):
+        for name, draft, kind in zip(names, (output, errors), ("output", "error"), strict=True):
             if not draft.size:
                 files.append(None)
                 continue
-            file = _file(batch, kind, draft.size, now)
-            draft.publish(file.id)
-            files.append(file)
+            draft.publish()
+            files.append(_file(batch, name, kind, draft.size, now))
     return tuple(files)
 
 
-def _file(batch: Batch, kind: str, size: int, now: int) -> StoredFile:
+def _file(batch: Batch, name: str, kind: str, size: int, now: int) -> StoredFile:
     fields: dict[str, Any] = {"tenant": batch.tenant, "purpose": "batch_output", "created_at": now, "bytes": size}
     expires_at = None if batch.output_expires_s is None else now + batch.output_expires_s
-    return StoredFile(id=new_id("file-"), filename=f"{batch.id}_{kind}.jsonl", expires_at=expires_at, **fields)
+    return StoredFile(id=name, filename=f"{batch.id}_{kind}.jsonl", expires_at=expires_at, **fields)

@@ -104,6 +104,10 @@ class LineRequest(msgspec.Struct, frozen=True):
     line: int  # its number
 
 
+class LeaseLost(Exception):
+    """Another server works on the batch."""
+
+
 # Answers a line as an interactive request is answered: status and body.
 Dispatch = Callable[[LineRequest], Awaitable[tuple[int, bytes]]]
 

@@ -14,12 +14,13 @@ from sqlalchemy import URL, Connection, Engine, event, exc
 
 from penstock.database.migrate import migrate
 from penstock.database.sqlite import PRAGMAS, create_file
-from penstock.errors import InvalidSetting, PenstockError, StorageUnavailable
+from penstock.errors import InvalidSetting, PenstockError, StorageFull, StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
 LOG_S = 10.0  # between two log lines about failures: servers poll
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
+DISK_FULL = "53100"  # PostgreSQL's code
 WRITES = "penstock_writes"  # execution option of a connection
 # A server that does not answer is given up: nothing waits for it without end.
 _POSTGRESQL_ARGUMENTS = {
@@ -47,7 +48,7 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end. SQLite has one writer at a time: it waits for the others here,
-        before it has read anything. Raises StorageUnavailable."""
+        before it has read anything. Raises StorageUnavailable, and StorageFull."""
         with self._unavailable_errors(), self.write_connection() as connection:
             yield connection
 
@@ -70,6 +71,8 @@ class Database:
         except exc.IntegrityError:
             raise
         except (exc.DBAPIError, exc.TimeoutError) as error:
+            if getattr(getattr(error, "orig", None), "sqlstate", None) == DISK_FULL:
+                raise StorageFull("the database has no room: delete what is not needed, or store less") from None
             if time.monotonic() - self._logged >= LOG_S:
                 self._logged = time.monotonic()
                 logger.error("the database failed: %s", getattr(error, "orig", error))

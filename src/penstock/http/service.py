@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from starlette.types import Receive
 
 from penstock.batch.manager import BatchManager
+from penstock.batch.protocol import BatchData
 from penstock.deployment.adapters import AdapterManager
 from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.local_model import LocalModel
@@ -93,9 +94,11 @@ class Service:
         autoscaler: Autoscaler | None = None,
         responses: ResponseStore | None = None,
         completions: ResponseStore | None = None,
+        batch_data: Callable[[], BatchData] | None = None,
     ) -> None:
         """`end_revoked`: running requests end when their key is revoked or expires. `responses` and `completions` are
-        those that are stored."""
+        those that are stored. `batch_data` opens the files and batches that servers share; None: they are in the data
+        folder."""
         self.models = models
         self.gateway = gateway
         self.metrics = metrics
@@ -115,6 +118,7 @@ class Service:
         self.open_by_model: Counter[str] = Counter()
         self._open_by_key: defaultdict[str, set[Ticket]] = defaultdict(set)
         self.autoscaler = autoscaler or Autoscaler(lambda: models.local)
+        self.batch_data = batch_data
         self.batches: BatchManager | None = None  # set by its routes
         self.responses: ResponseStore = MemoryResponseStore() if responses is None else responses
         self.completions: ResponseStore = MemoryResponseStore(what="completion") if completions is None else completions

@@ -340,7 +340,8 @@ class TenantSettings(Section, frozen=True):
         str | None,
         Meta(
             description="URL of the database of keys and usage: sqlite:////path/to/file or "
-            "postgresql://user@host/name, where servers also share stored responses. [default: tenants.db in data-dir]"
+            "postgresql://user@host/name, where servers also share stored responses, files and batches. "
+            "[default: tenants.db in data-dir]"
         ),
     ] = None
     redis: Annotated[

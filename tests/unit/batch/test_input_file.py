@@ -8,7 +8,8 @@ import pytest
 
 from helpers.batch_bench import CHAT, line
 from penstock.batch import input_file
-from penstock.batch.input_file import InputFile, read_body
+from penstock.batch.input_file import InputFile, body_of
+from penstock.batch.records import Line
 from penstock.errors import ModelNotFound
 
 MAX_LINE = 400
@@ -24,7 +25,12 @@ def find_model(name: str) -> str:
 def read(path: Path, *entries: Any) -> InputFile:
     texts = [entry if isinstance(entry, bytes) else json.dumps(entry).encode() for entry in entries]
     path.write_bytes(b"\n".join(texts))
-    return InputFile(path, CHAT, max_line=MAX_LINE, find_model=find_model)
+    with path.open("rb") as file:
+        return InputFile(file, CHAT, max_line=MAX_LINE, find_model=find_model)
+
+
+def read_body(path: Path, one: Line) -> bytes:
+    return body_of(path.read_bytes()[one.offset : one.offset + one.size])
 
 
 @pytest.fixture
@@ -70,6 +76,7 @@ def test_an_alias_is_the_model_that_it_stands_for(path: Path) -> None:
         (line("b", extra=1), "unknown_parameter", "extra"),
         (line("a"), "duplicate_custom_id", "custom_id"),
         (line(""), "invalid_custom_id", "custom_id"),
+        (line("a\0b"), "invalid_custom_id", "custom_id"),
         (line("b", custom_id=7), "invalid_parameter", "custom_id"),
         (line("b", method="GET"), "invalid_method", "method"),
         (line("b", url="/v1/completions"), "invalid_url", "url"),

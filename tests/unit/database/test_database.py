@@ -99,13 +99,15 @@ def test_the_same_over_postgresql(postgres_server: PostgresServer) -> None:
 
 @pytest.mark.databases
 def test_migrations_make_the_tables_that_the_code_has(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    from penstock.batch import shared_tables
+    from penstock.batch import tables as batch
     from penstock.gateway.keys import tables as keys
     from penstock.gateway.ledger import tables as ledger
     from penstock.http import response_tables
 
     for url in (url_of(tmp_path / "a.db"), postgres_server.url("compared")):
         database = open_database(url)
-        for metadata in (keys.metadata, ledger.metadata, response_tables.metadata):
+        for metadata in (module.metadata for module in (keys, ledger, response_tables, batch, shared_tables)):
             with database.read() as connection:
                 context = MigrationContext.configure(connection, opts={"include_object": _known(metadata)})
                 assert compare_metadata(context, metadata) == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.batch.data_folder import DATABASE, DataFolder
 from penstock.batch.limiter import Capacity
 from penstock.batch.manager import BatchManager
 from penstock.batch.metrics import BatchCollector
@@ -114,8 +117,10 @@ def new_manager(app: App, service: Service, settings: Settings) -> BatchManager:
             found = Identity(scopes=frozenset({Scope.INFERENCE}))
         return replace(found, tenant=batch.tenant)
 
+    folder, shared = settings.data_folder, service.batch_data
     manager = BatchManager(
-        settings.data_folder,
+        partial(DataFolder, folder) if shared is None else shared,
+        may_have_batches=lambda: shared is not None or (folder / DATABASE).exists(),
         dispatch=LineDispatcher(app, identity),
         capacity=capacity,
         find_model=lambda batch, name: service.models_of(identity(batch)).find(name).card.name,

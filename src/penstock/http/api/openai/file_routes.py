@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from penstock.batch.manager import BatchManager
-from penstock.batch.records import new_id
+from penstock.batch.protocol import BatchData
+from penstock.batch.records import StoredFile, new_id
 from penstock.errors import InvalidRequest, NotFound
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.openai import file_bodies
@@ -25,6 +28,7 @@ from penstock.settings import Settings
 PATH = "/v1/files"
 NOT_FOUND = "No such file."
 EXPIRES = "expires_after"
+PORTION = 1 << 20  # bytes of a download that are read at once
 FIELDS = ("purpose", f"{EXPIRES}[anchor]", f"{EXPIRES}[seconds]")
 
 LIST = (
@@ -71,24 +75,25 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
         or after `expires_after[seconds]` (with `expires_after[anchor]=created_at`)."""
         if not settings.needs_key:
             check_form_origin(request, settings.serve.origins)
-        folder = await manager.open()
-        length = request.headers.get("content-length", "")
-        await folder.in_file_thread(folder.area.check_space, int(length) if length.isdecimal() else 0)
-        with await folder.in_file_thread(folder.area.new_draft) as draft:
-            form = MultipartForm(request.headers.get("content-type", ""), lambda _, data: draft.write(data))
-            await receive_form(request, form, folder.in_file_thread)
+        data = await manager.open()
+        length, name = request.headers.get("content-length", ""), new_id("file-")
+        await data.in_file_thread(data.contents.check_space, int(length) if length.isdecimal() else 0)
+        draft = await data.in_file_thread(data.contents.new_draft, name)
+        try:
+            form = MultipartForm(request.headers.get("content-type", ""), lambda _, part: draft.write(part))
+            await receive_form(request, form, data.in_file_thread)
             lifetime_s = _check_fields(form.fields)
             if not draft.size:
                 raise InvalidRequest("the file is empty", param="file")
-            name = new_id("file-")
-            await folder.in_file_thread(draft.publish, name)
+            filename = form.filenames[FILE_FIELD]
+            if "\0" in filename:  # PostgreSQL takes no NUL
+                raise InvalidRequest("the file name must not have NUL characters", param="file")
+            await data.in_file_thread(draft.publish)
             file = await manager.add_file(
-                tenant_of(request.scope),
-                name=name,
-                filename=form.filenames[FILE_FIELD],
-                size=draft.size,
-                lifetime_s=lifetime_s,
+                tenant_of(request.scope), name=name, filename=filename, size=draft.size, lifetime_s=lifetime_s
             )
+        finally:
+            await data.in_file_thread(draft.close)
         return json_response(file_bodies.encode_file(file))
 
     list_docs = route_docs(None, file_bodies.FileList, not_found=None, may_reject=True, parameters=LIST)
@@ -121,10 +126,17 @@ def _add_single(app: App, manager: BatchManager) -> None:
     async def retrieve_file_content(request: Request, file_id: str) -> Response:
         """The content of a file: of a batch's output, a line per request."""
         file = await manager.file(tenant_of(request.scope), file_id)
-        path = (await manager.open()).area.path(file.id)
-        if not path.exists():  # it has expired this moment
-            raise NotFound(f"there is no file {file_id[:64]!r}", param="file_id")
-        return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
+        data, kind = await manager.open(), "application/octet-stream"
+        path = data.contents.local_path(file.id)
+        if path is not None and path.exists():
+            return FileResponse(path, media_type=kind, filename=file.filename)
+        try:
+            first = await data.in_file_thread(data.contents.read, file.id, 0, PORTION)
+        except FileNotFoundError:  # it has expired this moment
+            raise NotFound(f"there is no file {file_id[:64]!r}", param="file_id") from None
+        quoted = quote(file.filename, safe="")
+        headers = {"content-length": str(file.bytes), "content-disposition": f"attachment; filename*=utf-8''{quoted}"}
+        return StreamingResponse(_portions(data, file, first), media_type=kind, headers=headers)
 
     deleted = route_docs(None, file_bodies.FileDeleted, not_found=NOT_FOUND)
     deleted["responses"] |= STORAGE_ERRORS
@@ -134,6 +146,12 @@ def _add_single(app: App, manager: BatchManager) -> None:
         """Delete a file. An unfinished batch that reads it goes on."""
         await manager.delete_file(tenant_of(request.scope), file_id)
         return json_response(file_bodies.encode_deleted_file(file_id))
+
+
+async def _portions(data: BatchData, file: StoredFile, first: bytes) -> AsyncIterator[bytes]:
+    yield first
+    for offset in range(len(first), file.bytes, PORTION):
+        yield await data.in_file_thread(data.contents.read, file.id, offset, PORTION)
 
 
 def _check_fields(fields: dict[str, str]) -> int:
