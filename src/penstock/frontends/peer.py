@@ -134,10 +134,17 @@ class FrontendPeer:
     # --- from the frontend
 
     def _read(self) -> None:
-        for data in self._framed.receive():
-            self.seen = time.monotonic()
-            for message in self._decoder.decode(data):
-                self._handle(message)
+        try:
+            for data in self._framed.receive():
+                self.seen = time.monotonic()
+                for message in self._decoder.decode(data):
+                    self._handle(message)
+        except (
+            msgspec.DecodeError
+        ) as error:  # what it says cannot be relied on any more; it ends when its socket closes
+            logger.error("a frontend sent a message that is none: %s", error)
+            self._lose()
+            return
         self._apply()
         if self._framed.gone:
             self._lose()
