@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from helpers import draft_heads, tiny_models
-from helpers.draft_heads import OF_TINY_MODELS
+from helpers.draft_heads import PROPOSERS, speculate_setting
 from helpers.native_paged_model import needs_library
 from helpers.recorded_drafts import draft_freely
 from helpers.tiny_requests import PARAMS, PROMPTS, outputs
@@ -25,7 +25,6 @@ BIASED = SamplingParams(
 )
 REQUESTS = [*PARAMS, BIASED]
 TEXTS = [*PROMPTS, PROMPTS[3]]
-PROPOSERS = ("draft", "eagle1", "eagle3", "medusa", "mtp")
 
 
 def open_model(folder: Path, **settings: Any) -> LLM:
@@ -45,23 +44,13 @@ def expected(folder: Path) -> list[Completion]:
         return llm.generate(TEXTS, REQUESTS)
 
 
-def setting(proposer: str, folder: Path) -> str:
-    if proposer == "mtp":
-        return "mtp"
-    if proposer == "draft":
-        return f"draft:{tiny_models.make('llama', folder, num_hidden_layers=1)}"
-    make = {"eagle1": draft_heads.eagle1, "eagle3": draft_heads.eagle3, "medusa": draft_heads.medusa}[proposer]
-    options: dict[str, Any] = {} if proposer != "eagle3" else {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
-    return f"{proposer.rstrip('13')}:{make(folder, sizes=OF_TINY_MODELS, **options)}"
-
-
 @pytest.mark.parametrize("proposer", PROPOSERS)
 def test_answers_are_the_same(
     folder: Path, expected: list[Completion], proposer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together, alone with prefix hits, and preempted."""
     draft_freely(monkeypatch)
-    speculate = setting(proposer, tmp_path)
+    speculate = speculate_setting(proposer, tmp_path)
     with open_model(folder, speculate=speculate) as llm:
         together = llm.generate(TEXTS, REQUESTS)
         alone = [llm.generate(text, params) for text, params in zip(TEXTS, REQUESTS, strict=True)]

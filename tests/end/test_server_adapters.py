@@ -121,6 +121,19 @@ def test_answers_are_the_adapters_own_and_charged_at_its_price(http: httpx.Clien
     assert {one["adapter"] for one in rows} >= {None, "style", "tone"}
 
 
+def test_echo_and_choices_are_the_adapters(http: httpx.Client) -> None:
+    """The prompt's logprobs are those that the adapter gives, as the answers' are."""
+    fields = {"echo": True, "logprobs": 1, "n": 2}
+    answers = {name: complete(http, name, **fields).json()["choices"] for name in ("base", "base@style")}
+    for choices in answers.values():
+        assert [choice["text"].startswith("once") for choice in choices] == [True, True]
+        assert choices[0]["text"] == choices[1]["text"]  # greedy
+    values = {name: choices[0]["logprobs"]["token_logprobs"] for name, choices in answers.items()}
+    echoed = len(values["base"]) - 8
+    assert echoed > 1
+    assert values["base"][1:echoed] != values["base@style"][1:echoed]
+
+
 def test_unloading_waits_for_running_requests(http: httpx.Client) -> None:
     load = {"lora_name": "late", "lora_path": "late"}
     assert http.post("/v1/load_lora_adapter", json=load).status_code == 200

@@ -173,3 +173,17 @@ def with_mtp(folder: Path) -> Path:
 
 def _without(tensors: Tensors, names: tuple[str, ...]) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+PROPOSERS = ("draft", "eagle1", "eagle3", "medusa", "mtp")
+
+
+def speculate_setting(proposer: str, folder: Path) -> str:
+    """The value of `speculate`, with a random head or draft model in `folder` for tiny models."""
+    if proposer == "mtp":
+        return "mtp"
+    if proposer == "draft":
+        return f"draft:{tiny_models.make('llama', folder, num_hidden_layers=1)}"
+    make = {"eagle1": eagle1, "eagle3": eagle3, "medusa": medusa}[proposer]
+    options: dict[str, Any] = {} if proposer != "eagle3" else {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    return f"{proposer.rstrip('13')}:{make(folder, sizes=OF_TINY_MODELS, **options)}"
