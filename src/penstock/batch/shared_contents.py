@@ -18,7 +18,7 @@ DRAFT_S = 86_400.0  # chunks of no file are those of an upload that goes on, or,
 
 
 class SharedDraft:
-    """A Draft: its chunks are there as they come, and nobody looks for them before the file is stored."""
+    """A Draft: its chunks are stored as they come, and are not read before the file is."""
 
     def __init__(self, contents: SharedContents, name: str) -> None:
         self.size = 0
@@ -61,7 +61,7 @@ class SharedContents:
         return SharedDraft(self, name)
 
     def open(self, name: str) -> BinaryIO:
-        if not self._slice(name, 0, 0, 1):
+        if not self.read_slice(name, 0, 0, 1):
             raise FileNotFoundError(name)
         return cast(BinaryIO, io.BufferedReader(ContentReader(self, name), CHUNK))
 
@@ -69,7 +69,7 @@ class SharedContents:
         data = bytearray()
         while len(data) < size:
             number, start = divmod(offset + len(data), CHUNK)
-            part = self._slice(name, number, start, min(CHUNK - start, size - len(data)))
+            part = self.read_slice(name, number, start, min(CHUNK - start, size - len(data)))
             if not part:
                 break
             data += part
@@ -100,7 +100,7 @@ class SharedContents:
         with self._database.write() as connection:
             connection.execute(insert(chunks).values(row))
 
-    def _slice(self, name: str, number: int, start: int, size: int) -> bytes:
+    def read_slice(self, name: str, number: int, start: int, size: int) -> bytes:
         """Empty behind the end."""
         part = type_coerce(func.substr(chunks.c.data, start + 1, size), LargeBinary)
         with self._database.read() as connection:
@@ -122,7 +122,7 @@ class ContentReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
         number, start = divmod(self._place, CHUNK)
-        data = self._contents._slice(self._name, number, start, min(CHUNK - start, len(view)))
+        data = self._contents.read_slice(self._name, number, start, min(CHUNK - start, len(view)))
         view[: len(data)] = data
         self._place += len(data)
         return len(data)

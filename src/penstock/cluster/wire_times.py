@@ -1,5 +1,5 @@
-"""Times of messages between hosts. In `flow` they are seconds of the monotonic clock of whoever reads them, and hosts
-have different ones: between them every instant travels as its distance from the moment it is sent. So durations stay
+"""Times of messages between hosts. In `flow` they are seconds of the reading process's monotonic clock, and hosts have
+different ones: between hosts every instant travels as its distance from the moment it is sent. So durations stay
 exact, and instants are late by the time on the wire."""
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _only_bare(owner: ServedModel, name: str) -> bool:
-    """Whether it has the name only as an adapter without its base's name, for as long as nobody else wants it."""
+    """Whether it has the name only as an adapter without its base's name, until another model takes it."""
     return isinstance(owner, AdapterModel) and owner.adapter.name == name and name not in owner.own_aliases
 
 

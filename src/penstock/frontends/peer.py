@@ -309,7 +309,7 @@ class FrontendPeer:
         self._close_accounts()
         self._close_requests()
         self.counts = Counts()
-        for event in (self.listening, self.drained):  # nobody need wait for it
+        for event in (self.listening, self.drained):  # nothing is to wait for it
             event.set()
         self._on_gone()
 

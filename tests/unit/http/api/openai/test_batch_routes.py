@@ -43,6 +43,7 @@ class StubService:
     closing = False
     open = 0
     batches: Any = None
+    batch_data: Any = None
 
     def __init__(self) -> None:
         self.metrics = PrometheusMetrics(UNNAMED)
