@@ -21,6 +21,7 @@ from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
+from penstock.flow.transfer import TransferSetup
 from penstock.settings import ModelEntry, ObserveSettings, Settings
 from penstock.startup import process_tuning
 from penstock.store.files import ModelFiles
@@ -116,16 +117,20 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
 
 
 def engine_loop(
-    settings: Settings, secret: bytes | None = None, report: Callable[[str], None] | None = None
+    settings: Settings,
+    secret: bytes | None = None,
+    report: Callable[[str], None] | None = None,
+    transfer: TransferSetup | None = None,
 ) -> tuple[EngineLoop, dict[str, Any]]:
     """The loop of an engine: `engine.serve` runs it in a process of its own, `engine.local` in this one. `secret` is
-    the server's (`flow.prefix`); `report` is told each phase of the start."""
+    the server's (`flow.prefix`); `report` is told each phase of the start; `transfer` says how it exchanges KV blocks
+    with other engines."""
     begun = time.monotonic()
     files = _resolve(settings)  # no download: the frontend has resolved it before
     with process_tuning.fast_start():
         from penstock.startup import build
 
-        return build.engine_loop(settings, files, begun, secret, report)
+        return build.engine_loop(settings, files, begun, secret, report, transfer)
 
 
 def follow_rank_0(
@@ -174,6 +179,8 @@ def replica_set(
     the server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
     does until it is ready. `cluster`: where they run; None: on this machine.
     `listen`: where further frontends find each."""
+    from penstock.deployment.prefill_pool import PrefillPool
+    from penstock.deployment.protocol import Role
     from penstock.deployment.replica import Replica
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.scale_policy import ScaleLimits
@@ -188,15 +195,19 @@ def replica_set(
         settings = msgspec.structs.replace(settings, cache=settings.cache.for_replica(number))
         tell = on_phase if number == 0 else None
         path = None if listen is None else listen[number]
+        role, transfer = None, None
+        if entry.prefill_replicas:
+            role = Role.PREFILL if number < entry.prefill_replicas else Role.DECODE
+            transfer = TransferSetup(entry.kv_transport, exports=role is Role.PREFILL)
 
         def spawn() -> ProcessEngine:
             if cluster is None:
-                return ProcessEngine(settings, secret, tell, gpu=gpu, listen=path)
+                return ProcessEngine(settings, secret, tell, gpu=gpu, listen=path, transfer=transfer)
             from penstock.cluster.ray_engine import RayEngine
 
             return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None))
 
-        return Replica(spawn, source, emit, report=report)
+        return Replica(spawn, source, emit, report=report, role=role)
 
     def tell_scaled(before: int, after: int, reason: str) -> None:
         if journal is not None:
@@ -205,7 +216,9 @@ def replica_set(
     limits = None
     if entry.max_replicas is not None:
         limits = ScaleLimits(entry.least_replicas, entry.max_replicas, entry.scale_up_s, entry.scale_down_s)
-    return ReplicaSet(make_replica, entry.first_replicas, limits=limits, on_scaled=tell_scaled)
+    emit = None if journal is None else journal.record
+    prefill = PrefillPool(secret, entry.prefill_min_tokens, emit) if entry.prefill_replicas else None
+    return ReplicaSet(make_replica, entry.first_replicas, limits=limits, on_scaled=tell_scaled, prefill=prefill)
 
 
 def local_model(
@@ -361,6 +374,7 @@ def server(
     the journal, if there is one. `manager` adds and removes models. `database` is that of keys, usage and what servers
     share."""
     from penstock.deployment.scaling_metrics import ScalingCollector
+    from penstock.deployment.transfer_metrics import TransferCollector
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.ledger.metrics import UsageCollector
     from penstock.gateway.limits.metrics import LimitsCollector
@@ -387,6 +401,7 @@ def server(
     metrics.registry.register(ScalingCollector(lambda: models.local, scaler))
     shared = database if settings.shares_stores else None
     responses, completions = (None, None) if shared is None else response_stores(shared)
+    metrics.registry.register(TransferCollector(lambda: models.local))
     service = Service(
         models,
         gateway,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.cache.eviction_history import EvictionHistory
+from penstock.cache.holding import Holding
 from penstock.cache.kv_events import KvEventLog
 from penstock.cache.pool import Pool, Usage
 from penstock.cache.prefix_chain import ChainLink, PrefixChain
@@ -71,6 +72,8 @@ class CacheManager:
         ]
         self._groups = list(zip(self.windows, self._pools, strict=True))
         self._tables: dict[BlockTable, None] = {}  # for check_integrity
+        self._holdings: dict[Holding, None] = {}  # the same
+        self._holdable = [0] * len(num_blocks)  # blocks of each group that they may have together
         self._planned = 0
         self._secret = secret or draw_secret()
 
@@ -207,8 +210,64 @@ class CacheManager:
     def clear(self) -> None:
         """Evict all cached blocks. No sequence may hold blocks."""
         assert not self._tables
+        assert not self._holdings
         for pool in self._pools:
             pool.clear()
+
+    # --- blocks on their way from or to another engine
+
+    def allow_holdings(self, context: int, step_tokens: int) -> None:
+        """Let `hold_cached` and `hold_missing` hold all blocks but those that one sequence of `context` tokens needs:
+        it must find them whenever all others are preempted."""
+        required = self.required_blocks(context, step_tokens)
+        self._holdable = [max(0, usage.total - count) for usage, count in zip(self.usage(), required, strict=True)]
+
+    def hold_cached(self, chain: PrefixChain, tokens: Sequence[int]) -> Holding | None:
+        """Hold the blocks that a sequence of these tokens would start from: they are neither evicted nor written. None:
+        too many are held."""
+        hit = self.lookup_prefix(chain, tokens)
+        held = [{index: block for index, block in enumerate(blocks) if block} for blocks in hit.blocks]
+        if not self._may_hold([len(blocks) for blocks in held]):
+            return None
+        for pool, blocks in zip(self._pools, held, strict=True):
+            pool.acquire(blocks.values())
+        return self._keep(Holding(held))
+
+    def hold_missing(self, chain: PrefixChain, tokens: Sequence[int], reserve: int) -> Holding | None:
+        """Allocate blocks for what a sequence of these tokens would start from if all of it were cached, and is not.
+        None, and no change, if too many are held, or fewer than `reserve` would be left in a group."""
+        chain.grow(tokens, len(tokens) // self.block_size)
+        count = (len(tokens) - 1) // self.block_size
+        missing = []
+        for window, pool in self._groups:
+            first = self._first(window, count * self.block_size)
+            missing.append([index for index in range(first, count) if pool.find(chain.links[index].key) is None])
+            if len(missing[-1]) + reserve > pool.available:
+                return None
+        if not self._may_hold([len(indices) for indices in missing]):
+            return None
+        pairs = zip(missing, self._pools, strict=True)
+        return self._keep(Holding([dict(zip(some, pool.allocate(len(some)), strict=True)) for some, pool in pairs]))
+
+    def publish_held(self, holding: Holding, chain: PrefixChain, group: int, index: int) -> None:
+        """A block of `hold_missing` has its content."""
+        self._pools[group].publish(holding.blocks[group][index], chain.links[index], first=index == 0)
+
+    def release_holding(self, holding: Holding) -> None:
+        """The last ones first, as `release` does."""
+        for blocks, pool in zip(holding.blocks, self._pools, strict=True):
+            pool.release(reversed(blocks.values()), self._planned)
+        del self._holdings[holding]
+
+    def _may_hold(self, counts: Sequence[int]) -> bool:
+        return all(
+            count + sum(len(one.blocks[group]) for one in self._holdings) <= most
+            for group, (count, most) in enumerate(zip(counts, self._holdable, strict=True))
+        )
+
+    def _keep(self, holding: Holding) -> Holding:
+        self._holdings[holding] = None
+        return holding
 
     # --- steps
 
@@ -228,7 +287,10 @@ class CacheManager:
         for table in self._tables:
             self._check_table(table)
         for group, pool in enumerate(self._pools):
-            pool.check_integrity(Counter(block for table in self._tables for block in table.blocks[group] if block))
+            holders = Counter(block for table in self._tables for block in table.blocks[group] if block)
+            for holding in self._holdings:
+                holders.update(holding.blocks[group].values())
+            pool.check_integrity(holders)
 
     def _check_table(self, table: BlockTable) -> None:
         for window, pool, held, first in zip(self.windows, self._pools, table.blocks, table.first, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -68,10 +69,13 @@ def _figures(model: dict[str, Any]) -> list[str]:
 
 
 def _replicas(model: dict[str, Any]) -> str:
-    """How many there are, with the limits where autoscaling may change that."""
+    """How many there are, with the limits where autoscaling may change that, or by role where they have one."""
     scaling = model.get("scaling")
     if scaling is None:
         return ""
+    roles = Counter(one["role"] for one in model.get("deployments", []) if one.get("role"))
+    if roles:
+        return ", ".join(f"{count} {role}" for role, count in sorted(roles.items(), reverse=True))
     least, most = scaling["min_replicas"], scaling["max_replicas"]
     return str(scaling["replicas"]) if least == most else f"{scaling['replicas']} of {least}-{most}"
 

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from penstock.deployment.ticket import OpenSequence, Ticket, TokenLane
-from penstock.flow import Cancel, Delta, FinishReason, Frame
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Submit
 from penstock.flow.identity import UNNAMED, Source
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -42,6 +42,14 @@ class Dispatcher:
         if sequence.number:
             self._by_number[sequence.number] = sequence
         self.pending_tokens += sequence.pending_tokens
+
+    def count_prompts(self, submits: Sequence[Submit]) -> None:
+        """The engine computes these prompts whole, against what was expected of them."""
+        for submit in submits:
+            sequence = self.sequences.get(submit.id)
+            if sequence is not None and sequence.pending_tokens:
+                self.pending_tokens += len(submit.tokens) - sequence.pending_tokens
+                sequence.pending_tokens = len(submit.tokens)
 
     def remove(self, sequence: OpenSequence) -> None:
         """It has ended, or another replica has it now."""

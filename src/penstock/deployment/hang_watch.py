@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.flow import Reply
+
 LOOKS = 4  # in the time that an engine may be silent
 
 
@@ -12,6 +14,7 @@ class HangWatch:
 
     def __init__(self) -> None:
         self.signs = 0  # of life: frames of steps, and answers to a ping that show progress
+        self.ping: int | None = None  # the query that asks for one, until it is answered
         self._steps = -1  # the engine's count of steps at the last answer
         self._before: tuple[object, int] | None = None  # the engine and its signs at the last look
         self._silent = 0  # looks in a row without a sign
@@ -28,7 +31,12 @@ class HangWatch:
     def hangs(self) -> bool:
         return self._silent > LOOKS
 
-    def judge(self, stats: dict[str, Any] | None) -> None:
+    def hear(self, reply: Reply) -> None:
+        if reply.id == self.ping:
+            self.ping = None
+            self._judge(reply.value)
+
+    def _judge(self, stats: dict[str, Any] | None) -> None:
         """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
         if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
             self.signs += 1

@@ -24,6 +24,7 @@ from penstock.flow.routing import RouteRecord
 from penstock.stream.active_request import ActiveRequest
 
 if TYPE_CHECKING:
+    from penstock.deployment.handoff import Handoff
     from penstock.prompt.chat_format import ChatFormat
 
 Capability = Literal[
@@ -42,6 +43,13 @@ class State(StrEnum):
     DRAINING = "draining"  # it finishes its requests and takes no more; then it goes
     RESTARTING = "restarting"  # its process died; the next one starts
     CLOSED = "closed"
+
+
+class Role(StrEnum):
+    """Of a replica whose model has prefill and decode pools (`deployment.prefill_pool`)."""
+
+    PREFILL = "prefill"  # computes long prompts for the others
+    DECODE = "decode"  # answers requests
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +140,12 @@ class Call(msgspec.Struct):
     route: RouteRecord = msgspec.field(default_factory=RouteRecord)  # how its deployment was chosen
     keys: list[bytes] = []  # of the blocks of its first prompt, if the router computed them
     cached_tokens: int = 0  # of that prompt, as the router expects at the chosen deployment
+    handoff: Handoff | None = None  # what computes its prompt first, for the chosen replica
+
+    @property
+    def ready_tokens(self) -> int:
+        """Of its first prompt: those that the chosen deployment need not compute, as far as is known."""
+        return self.cached_tokens if self.handoff is None else self.handoff.prefilled_tokens
 
 
 class PromptCount(NamedTuple):

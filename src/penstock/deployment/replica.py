@@ -15,13 +15,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from penstock.deployment.dispatch import Dispatcher, terminal_delta
 from penstock.deployment.engine_queries import EngineQueries
 from penstock.deployment.hang_watch import LOOKS, HangWatch
+from penstock.deployment.outbox import Outbox
 from penstock.deployment.prefix_tracker import PrefixTracker
-from penstock.deployment.protocol import Call, EngineReport, Load, ModelCard, State
+from penstock.deployment.protocol import Call, EngineReport, Load, ModelCard, Role, State
 from penstock.deployment.ticket import OpenSequence, Ticket
 from penstock.errors import EngineDied, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
@@ -33,7 +35,6 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
 HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
 DELIVERY_S = 0.005  # of frames in one turn of the event loop
-SUBMITS_PER_TURN = 128
 
 
 class Replica:
@@ -47,9 +48,11 @@ class Replica:
         card: ModelCard | None = None,
         report: Callable[[], EngineReport | None] | None = None,
         wait_for_next: Callable[[], Awaitable[None]] | None = None,
+        role: Role | None = None,
     ) -> None:
         """`spawn` starts an engine process, or links to one, and does not wait for it. `source` names the replica in
         events. `report` gives its last report of its load. `wait_for_next`: before a `spawn` for one that died."""
+        self.role = role  # None: its model has no pools
         self.source = source
         self.name = f"{source.model}/{source.replica}"
         self.card = card or ModelCard(name=source.model)
@@ -66,13 +69,12 @@ class Replica:
         self._engine = spawn()
         self._dispatcher = Dispatcher(lambda cancel: self._engine.cancel(cancel), source, emit)
         self._inbox: deque[Frame | Reply] = deque()  # messages of the engine, to be delivered
-        self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
+        self._outbox = Outbox(self._hand_over_all, self._orphan_submits, self._dispatcher.count_prompts)
         self._orphans: list[Submit] = []  # of a dead engine, for the next one or for another replica
         self._queries = EngineQueries(self._send_query)
         self._changed = asyncio.Event()  # the engine became ready, failed or died
         self._watched: tuple[int, ...] = ()  # its file descriptors
         self._hang_watch = HangWatch()
-        self._ping: int | None = None  # the query that asks for a sign of life, until it is answered
 
     @property
     def state(self) -> State:
@@ -127,21 +129,22 @@ class Replica:
             listening.cancel()
 
     def close(self, *, at_once: bool = False) -> None:
-        if self._state is State.CLOSED:
-            return
-        self._state = State.CLOSED
-        self._unwatch()
-        if at_once:
-            self._engine.kill()
-        else:
-            self._engine.close()
+        if self._retire():
+            (self._engine.kill if at_once else self._engine.close)()
 
     async def unload(self) -> None:
         """`close`, while the event loop goes on."""
-        if self._state is not State.CLOSED:
-            self._state = State.CLOSED
-            self._unwatch()
+        if self._retire():
             await asyncio.to_thread(self._engine.close)
+
+    def _retire(self) -> bool:
+        """Have no part in anything from now on. False: it is closed already."""
+        if self._state is State.CLOSED:
+            return False
+        self._state = State.CLOSED
+        self._outbox.clear()
+        self._unwatch()
+        return True
 
     async def sleep(self) -> None:
         """Release weights and KV blocks; the process stays. No sequence may be open."""
@@ -209,8 +212,8 @@ class Replica:
             silent = watch.look(self._engine, busy=bool(self._dispatcher.sequences) and self._state is State.READY)
             if watch.hangs:
                 self.end_engine(f"the engine gave no sign of life for {hang_s:g} s and was ended")
-            elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
-                self._ping = self._queries.send("stats")
+            elif silent and watch.ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
+                watch.ping = self._queries.send("stats")
 
     def _watch(self) -> None:
         self._watched = self._engine.handles
@@ -234,40 +237,36 @@ class Replica:
         """Have the engine work on one client's request; raises EngineDied while there is none."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready; try again in a moment")
-        ticket = Ticket(call.active_requests, self, cached_tokens=call.cached_tokens)
+        ticket = Ticket(call.active_requests, self, cached_tokens=call.ready_tokens)
         self._dispatcher.tell_queued(call.active_requests)
-        submits = ticket.submits()
         self._dispatcher.add(ticket)
-        self._unsent.extend(submits)
-        if len(self._unsent) == len(submits):  # else `_hand_over_more` is on its way
-            self._hand_over_more()
+        self._outbox.add(ticket.submits(), call.handoff)
         return ticket
 
-    def _hand_over_more(self) -> None:
-        """The next portion; the loop's other work has a turn before the one after it."""
-        if self._state is not State.READY:  # they wait for the next engine like those that it had
-            self._orphans += self._unsent
-            self._unsent.clear()
-            self.hand_off()
-            return
-        for _ in range(min(SUBMITS_PER_TURN, len(self._unsent))):
-            self._hand_over(self._unsent.popleft())
-        self._look_again()
-        if self._unsent:
-            asyncio.get_running_loop().call_soon(self._hand_over_more)
+    def _hand_over_all(self, submits: list[Submit]) -> bool:
+        if self._state is State.READY:
+            for submit in submits:
+                self._hand_over(submit)
+            self._look_again()
+        return self._state is State.READY
+
+    def _orphan_submits(self, submits: list[Submit]) -> None:
+        """They wait for the next engine like those that the dead one had."""
+        self._orphans += submits
+        self.hand_off()
 
     def cancel(self, ticket: Ticket) -> None:
         """The client has gone. The ticket stays until the engine has let go of its sequences."""
         ticket.left = True
-        orphaned = {submit.id for submit in (*self._orphans, *self._unsent)}
+        orphaned = {submit.id for submit in (*self._orphans, *self._outbox)}
         for cancel in (cancel for active in ticket.active_requests for cancel in active.cancels()):
             if cancel.id in orphaned:
                 self._dispatcher.deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
             else:
                 self._engine.cancel(cancel)
         self._dispatcher.flush()
+        self._outbox.drop(orphaned - self._dispatcher.sequences.keys())
         self._orphans = [submit for submit in self._orphans if submit.id in self._dispatcher.sequences]
-        self._unsent = deque(submit for submit in self._unsent if submit.id in self._dispatcher.sequences)
         self._look_again()
 
     def end_engine(self, why: str) -> None:
@@ -278,7 +277,7 @@ class Replica:
     def end_all(self, why: str) -> None:
         """Give up on everything that is open: each request ends in an error."""
         self._orphans.clear()
-        self._unsent.clear()
+        self._outbox.clear()
         for name in list(self._dispatcher.sequences):
             self._engine.cancel(Cancel(name))
             self._dispatcher.deliver(terminal_delta(name, why, ShuttingDown.code))
@@ -289,6 +288,12 @@ class Replica:
         if self._state is not State.READY:
             raise EngineDied("the engine is not ready")
         return await self._queries.ask(kind, **arguments)
+
+    def tell(self, kind: str, **arguments: Any) -> None:
+        """`ask`, without waiting for the answer; an engine that has died need not know."""
+        if self._state is State.READY:
+            with suppress(EngineDied):
+                self._queries.send(kind, **arguments)
 
     def _send_query(self, query: Query) -> None:
         self._engine.query(query)
@@ -384,16 +389,11 @@ class Replica:
 
     def _take_in(self, message: Frame | Reply) -> None:
         if isinstance(message, Reply):
-            self._reply(message)
+            self._hang_watch.hear(message)
+            self._queries.resolve(message)
         else:
             self._hang_watch.signs += 1
             self._dispatcher.dispatch(message, self._orphan)
-
-    def _reply(self, reply: Reply) -> None:
-        if reply.id == self._ping:
-            self._ping = None
-            self._hang_watch.judge(reply.value)
-        self._queries.resolve(reply)
 
 
 def _no_peer(ticket: Ticket) -> None:

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.deployment.protocol import Call, Deployment, Pick, State
+from penstock.deployment.prefill_pool import PrefillPool
+from penstock.deployment.protocol import Call, Deployment, Pick, Role, State
 from penstock.deployment.replica import Replica
 from penstock.deployment.scale_policy import ScaleLimits
 from penstock.deployment.ticket import Ticket
@@ -50,14 +51,16 @@ class ReplicaSet:
         *,
         limits: ScaleLimits | None = None,
         on_scaled: ScaleListener | None = None,
+        prefill: PrefillPool | None = None,
     ) -> None:
         """`make_replica` starts the engine process of a replica and does not wait for it. `count`: replicas at the
-        start. `limits`: None if that never changes."""
+        start. `limits`: None if that never changes. `prefill`: what those with the role PREFILL are for."""
         self._make_replica = make_replica
         self._start_count = count
         self.count = count  # replicas that take requests or start
         self.pick = pick
         self.limits = limits
+        self.prefill = prefill
         self.replicas: list[Replica] = []
         self.start_failures = 0  # of replicas that `scale` added
         self._on_scaled = on_scaled
@@ -112,9 +115,14 @@ class ReplicaSet:
             async with asyncio.TaskGroup() as tasks:
                 for replica in self.replicas:
                     tasks.create_task(replica.start())
+            if self.prefill is not None:
+                self.prefill.check(self.replicas)
         except BaseExceptionGroup as errors:
             self.close(at_once=True)
             raise errors.exceptions[0] from None
+        except PenstockError:
+            self.close(at_once=True)
+            raise
 
     def supervise(self, hang_s: float) -> None:
         """Restart engines that die or hang, until `close`; also those that `scale` adds."""
@@ -233,13 +241,19 @@ class ReplicaSet:
         await asyncio.gather(*(replica.wake() for replica in self.replicas))
 
     def submit(self, call: Call) -> Ticket:
-        ready: list[Deployment] = [
+        ready = [
             replica for replica in self.replicas if replica.state is State.READY and replica.name not in call.exclude
         ]
         if not ready:
             raise EngineDied("the engine is not ready; try again in a moment")
         alone = self.limits is None and self.count == 1
-        return (ready[0] if alone else self.pick(ready, call)).submit(call)
+        if self.prefill is None:
+            return (ready[0] if alone else self.pick(ready, call)).submit(call)
+        chosen = self.pick(_answering(ready), call)
+        assert isinstance(chosen, Replica)
+        prefillers = [replica for replica in ready if replica.role is Role.PREFILL]
+        call.handoff = self.prefill.plan(call, chosen, prefillers, self.pick)
+        return chosen.submit(call)
 
     def end_all(self, why: str) -> None:
         for replica in self.replicas:
@@ -251,10 +265,15 @@ class ReplicaSet:
         owner = ticket.deployment
         if isinstance(owner, Replica) and owner in ready:
             return owner
-        return min(ready, key=lambda replica: replica.open, default=None)
+        return min(_answering(ready), key=lambda replica: replica.open, default=None)
 
     def _distribute(self, _: dict[str, Any]) -> None:
         """A replica is ready: it takes over what others that died have left."""
         for replica in self.replicas:
             if replica.state is not State.READY:
                 replica.hand_off()
+
+
+def _answering(ready: list[Replica]) -> list[Replica]:
+    """Those that answer requests: prefill replicas only while there is no other."""
+    return [replica for replica in ready if replica.role is not Role.PREFILL] or ready

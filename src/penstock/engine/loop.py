@@ -9,6 +9,7 @@ from typing import Any
 from penstock.adapters import AdapterCache
 from penstock.engine.kv_publisher import KvPublisher
 from penstock.engine.model_traces import ModelTraces, Trace
+from penstock.engine.transfer.block_transfers import BlockTransfers
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Backend, Cancel, Constraint, Delta, Frame, Query, Reply, Submit
 from penstock.grammar.grammar_cache import GrammarCache
@@ -31,10 +32,13 @@ class EngineLoop:
         trace: Trace | None = None,
         adapters: AdapterCache[Any] | None = None,
         publisher: KvPublisher | None = None,
+        transfers: BlockTransfers | None = None,
     ) -> None:
         """`trace`: of the model's inside, on a thread beside the loop. `adapters`: also the scheduler's and the
-        backend's; None: there are none. `publisher` tells other routers of the cache."""
+        backend's; None: there are none. `publisher` tells other routers of the cache. `transfers` exchanges blocks of
+        it with other engines."""
         self.publisher = publisher
+        self.transfers = transfers
         self.scheduler = scheduler
         self.backend = backend
         self.grammars = grammars
@@ -53,6 +57,7 @@ class EngineLoop:
             "trace_start": traces.start,
             "trace_result": traces.result,
             "trace_cancel": traces.cancel,
+            **({} if transfers is None else transfers.queries),
         }
 
     @property
@@ -105,6 +110,8 @@ class EngineLoop:
         if not self.backend.release_memory():
             if self.publisher is not None:
                 self.publisher.close()
+            if self.transfers is not None:
+                self.transfers.close()
             return False
         self.scheduler.clear_cache()
         if self.publisher is not None:

@@ -23,6 +23,7 @@ from penstock.engine.terminal import terminal_messages
 from penstock.errors import EngineDied
 from penstock.flow import Cancel, Failure, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import FromEngine, StartPhase, Stop
+from penstock.flow.transfer import TransferSetup
 from penstock.settings import Settings, child_environment, to_wire
 from penstock.system.resources import only_gpu
 
@@ -40,9 +41,10 @@ class ProcessEngine:
         *,
         gpu: int | None = None,
         listen: Path | None = None,
+        transfer: TransferSetup | None = None,
     ) -> None:
         """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees. `listen`: where further
-        frontends find it."""
+        frontends find it. `transfer`: how it exchanges KV blocks with other engines."""
         self._begin(on_phase)
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
@@ -61,7 +63,7 @@ class ProcessEngine:
             raise
         finally:
             os.close(write_end)  # the child holds the only copy now: it closes when the child ends
-        self._send(Start(to_wire(settings), secret, None if listen is None else str(listen)))
+        self._send(Start(to_wire(settings), secret, None if listen is None else str(listen), transfer))
 
     def _begin(self, on_phase: Callable[[str], None] | None) -> None:
         self._on_phase = on_phase

@@ -13,13 +13,14 @@ from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import StartPhase, Stop, ToEngine
+from penstock.flow.transfer import TransferSetup
 from penstock.settings import Settings, from_wire
 from penstock.system.heap import trim_heap
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str], None]  # of the phase of the start that begins
-Build = Callable[[Settings, bytes, Report], tuple[EngineLoop, dict[str, Any]]]
+Build = Callable[[Settings, bytes, Report, TransferSetup | None], tuple[EngineLoop, dict[str, Any]]]
 
 
 def serve(link: IpcLink[ToEngine], build: Build) -> int:
@@ -109,7 +110,9 @@ def _start(links: EngineLinks, build: Build) -> EngineHost | None:
         return None
     try:
         settings = from_wire(start.settings)
-        host = EngineHost(lambda: build(settings, start.secret, lambda phase: link.send(StartPhase(phase))))
+        host = EngineHost(
+            lambda: build(settings, start.secret, lambda phase: link.send(StartPhase(phase)), start.transfer)
+        )
         if start.listen is not None:
             links.listen(start.listen, lambda: host.facts)
     except PenstockError as error:

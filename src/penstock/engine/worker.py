@@ -11,6 +11,7 @@ from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.engine.loop import EngineLoop
 from penstock.engine.serve import Report, serve
 from penstock.flow.messages import StartPhase, ToEngine
+from penstock.flow.transfer import TransferSetup
 from penstock.observe.logs import configure
 from penstock.settings import Settings
 from penstock.system.heap import trim_heap
@@ -45,9 +46,11 @@ def _connect(address: str, lifeline: int) -> IpcLink[ToEngine]:
     return link
 
 
-def build(settings: Settings, secret: bytes, report: Report) -> tuple[EngineLoop, dict[str, Any]]:
+def build(
+    settings: Settings, secret: bytes, report: Report, transfer: TransferSetup | None
+) -> tuple[EngineLoop, dict[str, Any]]:
     configure(settings.observe.log_format)
-    built = assemble.engine_loop(settings, secret, report)
+    built = assemble.engine_loop(settings, secret, report, transfer)
     trim_heap()
     return built
 

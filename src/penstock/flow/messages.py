@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.flow.adapter import Adapter
 from penstock.flow.params import SamplingParams
+from penstock.flow.transfer import TransferSetup
 
 Task = Literal["generate", "embed"]
 STANDARD_TIER = 1  # of requests that name no tier
@@ -46,6 +47,7 @@ class Start(Wire, frozen=True):
     settings: dict[str, Any]
     secret: bytes  # see `flow.prefix`
     listen: str | None = None  # path of the Unix socket for further frontends; None: there are none
+    transfer: TransferSetup | None = None  # None: it exchanges no KV blocks with other engines
 
 
 class Submit(Wire, frozen=True):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.forward.memory import CacheSize
     from penstock.forward.model_trace import MakeTracer
     from penstock.forward.rank_forward import Followers
-    from penstock.kernels.arrays import Dtype
+    from penstock.kernels.arrays import Array, Dtype
     from penstock.kernels.interface import Batch, Operations, Pages
     from penstock.kernels.weight import Weight
     from penstock.settings import Settings
@@ -78,6 +78,7 @@ class BuiltBackend(NamedTuple):
     costs: StepCosts | None = None  # of a backend that drafts tokens
     tracer: MakeTracer | None = None  # of the model's inside; None: there is none for this device
     adapters: AdapterCache[Any] | None = None  # None: no sequence may have one
+    kv_memory: Sequence[Array] | None = None  # [groups] of [blocks, bytes]; None: blocks are not in one piece
 
 
 EndPhase = Callable[[str], None]  # reports that a phase of the start has ended

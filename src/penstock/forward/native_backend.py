@@ -17,7 +17,7 @@ from penstock.forward.loading import choose_cache_size, load_packed_model
 from penstock.forward.memory import CacheSize, host_memory
 from penstock.forward.native_adapters import NativeAdapters, native_adapters
 from penstock.forward.native_model import NativeModel
-from penstock.forward.native_pages import allocate_draft_pages, allocate_native_pages
+from penstock.forward.native_pages import allocate_draft_pages, allocate_kv_memory, native_pages
 from penstock.forward.native_trace import NativeTracer
 from penstock.forward.pooling import Pooled
 from penstock.forward.slot_adapters import SlotAdapters
@@ -47,10 +47,11 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     end_phase("weights")
     size, source, pool = choose_cache_size(config, host_memory()), config.drafts, Pool(config.threads)
     adapters = native_adapters(config.spec, config.adapter_bytes)
+    kv_memory = allocate_kv_memory(config.spec, size, config.kv_types)
     backend = NativeBackend(
         model,
         pool,
-        allocate_native_pages(config.spec, size, config.kv_types),
+        native_pages(config.spec, size, config.kv_types, kv_memory),
         context=size.context,
         max_sequences=config.limits.max_sequences,
         step_tokens=config.limits.step_tokens,
@@ -65,7 +66,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         limits, groups = config.limits, len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(source.build(_host(config, model, pool, backend, size)), costs, config.audit)
-    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: NativeTracer(model), adapters)
+    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: NativeTracer(model), adapters, kv_memory)
 
 
 def _host(config: BackendConfig, model: Decoder, pool: Pool, backend: NativeBackend, size: CacheSize) -> Host:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -20,19 +21,29 @@ if TYPE_CHECKING:
 
 
 def allocate_native_pages(spec: ModelSpec, size: CacheSize, types: KvTypes) -> list[Pages]:
-    """The KV pages of each layer, not initialised: the system provides memory when a block is first written. A block is
-    one piece of memory for all layers of its group, so that memory in use follows the tokens in use, in spite of huge
-    pages."""
+    """The KV pages of each layer, over memory of their own."""
+    return native_pages(spec, size, types, allocate_kv_memory(spec, size, types))
+
+
+def allocate_kv_memory(spec: ModelSpec, size: CacheSize, types: KvTypes) -> list[Array]:
+    """[groups] of [blocks, bytes], not initialised: the system provides memory when a block is first written. A block
+    is one piece of memory for all layers of its group, so that memory in use follows the tokens in use, in spite of
+    huge pages."""
     types.check_head_dim(spec.head_dim, spec.name)
-    pages: dict[int, Pages] = {}
     try:
-        for group, blocks, block_bytes in zip(spec.cache_groups, size.blocks, size.block_bytes, strict=True):
-            memory = Arena().empty(blocks, block_bytes, dtype=np.uint8)
-            for place, layer in enumerate(group.layers):
-                share = block_bytes // len(group.layers)
-                pages[layer] = _pages(spec, size.block_size, types, memory[:, place * share :][:, :share])
+        pairs = zip(size.blocks, size.block_bytes, strict=True)
+        return [Arena().empty(blocks, block_bytes, dtype=np.uint8) for blocks, block_bytes in pairs]
     except (OverflowError, OSError, ValueError) as error:
         raise allocation_error(size, error) from None
+
+
+def native_pages(spec: ModelSpec, size: CacheSize, types: KvTypes, memory: Sequence[Array]) -> list[Pages]:
+    """The KV pages of each layer, in memory of `allocate_kv_memory`."""
+    pages: dict[int, Pages] = {}
+    for group, blocks in zip(spec.cache_groups, memory, strict=True):
+        share = blocks.shape[1] // len(group.layers)
+        for place, layer in enumerate(group.layers):
+            pages[layer] = _pages(spec, size.block_size, types, blocks[:, place * share :][:, :share])
     return [pages[layer] for layer in range(spec.num_layers)]
 
 

@@ -166,11 +166,11 @@ class Router:
             track.breaker.abandon()
             return
         track.breaker.succeed()
-        if choice.timings is not None and choice.timings.first_token_s is not None:
+        if choice.timings is not None and choice.timings.first_token_s is not None and first.cached_limit is None:
             track.observe(len(first.submits[0].tokens) - first.cached_tokens, choice.timings.first_token_s)
         call, prefixes = ticket.call, ticket.deployment.prefixes
         if call is not None and call.keys and prefixes is not None:
-            prefixes.correct(call.cached_tokens, first.cached_tokens)
+            prefixes.correct(call.cached_tokens, first.found_tokens)
 
     def fail(self, name: str, error: PenstockError) -> None:
         """An attempt at a deployment failed. A pause that it asked for is granted."""

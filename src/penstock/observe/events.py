@@ -110,7 +110,8 @@ class AttemptFailed(Event, frozen=True):
 
 
 class GatewayWork(Event, frozen=True, gc=False):
-    """A stage of the gateway is done: `limits`, `route` or `ledger`."""
+    """A stage of the gateway is done: `limits`, `route` or `ledger`; or one of prefill and decode pools:
+    `prefill_replica` or `kv_transfer`."""
 
     start: float
     stage: str

@@ -37,7 +37,10 @@ REFUSED_BY = {
     "ledger_unavailable": "ledger",
 }
 # The stages of a trace (`timeline.stages`) as those of the pipeline.
-_PATH = {"intake": "validate", "submit": "queue", "deliver": "detokenize", "write": "stream"}
+_PATH = {
+    "intake": "validate", "submit": "queue", "prefill_replica": "prefill", "kv_transfer": "prefill",
+    "deliver": "detokenize", "write": "stream",
+}  # fmt: skip
 
 
 class PipelineStages:

@@ -231,6 +231,15 @@ class Scheduler:
         """Whether there is anything to plan, to settle or to drain."""
         return bool(self._queues.sequences or self._steps or self._deltas)
 
+    @property
+    def num_running(self) -> int:
+        return len(self._queues.running)
+
+    @property
+    def cache(self) -> CacheManager:
+        """For blocks that no sequence holds (`Holding`)."""
+        return self._queues.cache
+
     def stats(self) -> dict[str, Any]:
         """Gauges, and totals since the start. Output tokens count at the end of their sequence."""
         return {

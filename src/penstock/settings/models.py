@@ -54,6 +54,9 @@ class ModelEntry(Section, frozen=True, kw_only=True):
     max_replicas: Positive | None = None  # None: `replicas` at all times
     scale_up_s: Seconds = 3.0  # that the load must exceed the replicas before there are more
     scale_down_s: Seconds = 60.0  # that fewer replicas would do before one goes
+    prefill_replicas: Annotated[int, Meta(ge=0)] = 0  # of `replicas`: they compute long prompts for the others
+    prefill_min_tokens: Positive = 512  # of a prompt, not cached, for which a prefill replica computes it
+    kv_transport: Literal["shared-memory", "tcp"] = "shared-memory"  # how the blocks of such prompts travel
     gpus: tuple[Annotated[int, Meta(ge=0)], ...] = ()  # its replicas take them in turn; none: all there are
     load: Literal["start", "demand"] = "start"
     pinned: bool = False  # never unloaded to make room
@@ -98,7 +101,7 @@ class ModelEntry(Section, frozen=True, kw_only=True):
 _OWN = frozenset(ModelEntry.__struct_fields__) - frozenset(ENGINE_SECTIONS)
 _LOCAL_ONLY = (
     "context_defaults", "replicas", "min_replicas", "max_replicas", "scale_up_s", "scale_down_s", "gpus", "load",
-    "pinned", "keep_alive",
+    "pinned", "keep_alive", "prefill_replicas", "prefill_min_tokens", "kv_transport",
 )  # fmt: skip
 _UPSTREAM_ONLY = (
     "upstream_model", "api_key_env", "capabilities", "tokenizer", "max_tokens_field", "connect_s", "first_token_s",
@@ -131,6 +134,9 @@ def _parse(
         else:
             raise InvalidSetting(f"{here}: {_unknown(name, [*_OWN, *engine_names], sections)}", param=name)
     _check_kind(raw, here)
+    needing = [name for name in ("prefill_min_tokens", "kv_transport") if name in raw]
+    if needing and not raw.get("prefill_replicas"):
+        raise InvalidSetting(f"{here}: {needing[0]} needs prefill_replicas", param=needing[0])
     try:
         msgspec.convert(parsed, ModelEntry, strict=False)
     except msgspec.ValidationError as error:
@@ -175,6 +181,8 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
         if entry.keep_alive is not None:
             parse_duration(entry.keep_alive, f"{here}: keep_alive")
         _check_scaling(entry, here)
+        if entry.prefill_replicas and (why := _pool_conflict(entry)) is not None:
+            raise InvalidSetting(f"{here}: prefill_replicas: {why}", param="prefill_replicas")
     for number, entry in enumerate(entries):
         for one in entry.fallback:
             name = one if isinstance(one, str) else one.model
@@ -202,6 +210,24 @@ def _check_scaling(entry: ModelEntry, here: str) -> None:
         )
     if wrong is not None:
         raise InvalidSetting(f"{here}: {wrong[0]} {wrong[1]}", param=wrong[0])
+
+
+def _pool_conflict(entry: ModelEntry) -> str | None:
+    """Why replicas of this model cannot be divided into prefill and decode pools."""
+    if entry.max_replicas is not None:
+        return "the number of replicas is fixed with pools: leave max_replicas out"
+    if entry.prefill_replicas >= entry.replicas:
+        return f"{entry.prefill_replicas} of {entry.replicas} replicas: at least one must be left to decode"
+    if not entry.cache.prefix_caching:
+        return "blocks travel between prefix caches: set prefix_caching"
+    if entry.engine.tensor_parallel > 1:
+        return "the blocks of an engine with tensor_parallel do not travel: set one of them"
+    if entry.model.device == "cuda" or entry.model.dtype != "auto":
+        return "only the native CPU kernels exchange KV blocks: set device cpu and dtype auto"
+    drafts = entry.engine.speculate.partition(":")[0]
+    if drafts in ("draft", "eagle", "mtp"):
+        return f"blocks travel without the keys and values of speculate {drafts}: set another, or off"
+    return None
 
 
 def _names(entry: ModelEntry) -> Iterator[tuple[str, str]]:

@@ -22,8 +22,10 @@ from penstock.cache.kv_events import KvEventLog
 from penstock.engine.kv_publisher import KvPublisher
 from penstock.engine.loop import EngineLoop
 from penstock.engine.rank_group import RankGroup
+from penstock.engine.transfer.block_transfers import BlockTransfers, KvMemory
 from penstock.errors import InvalidSetting
 from penstock.flow.ranks import RankLogits, RankPages, RankStep
+from penstock.flow.transfer import TransferSetup
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, DeviceKind, StepLimits
 from penstock.forward.model_trace import lazy_trace
 from penstock.grammar.compiler import Compiler
@@ -101,11 +103,19 @@ def engine_loop(
     begun: float,
     secret: bytes | None,
     report: Callable[[str], None] | None = None,
+    transfer: TransferSetup | None = None,
 ) -> tuple[EngineLoop, dict[str, Any]]:
     """Load the model and put an engine around it; the facts say what was decided and how long it took since `begun`,
-    by `time.monotonic`. `secret` is the cache's. `report` is told each phase as it begins."""
+    by `time.monotonic`. `secret` is the cache's. `report` is told each phase as it begins. `transfer`: how it exchanges
+    KV blocks with other engines."""
     timer = PhaseTimer(begun, report)
     config = _decide(settings, files)
+    if transfer is not None and config.kind != "native":
+        raise InvalidSetting(
+            "prefill_replicas: only the native CPU kernels exchange KV blocks (device cpu, dtype auto, and a C++ "
+            "compiler when penstock is installed)",
+            param="prefill_replicas",
+        )
     if config.shard.world > 1:
         group = RankGroup(settings, config.shard.world)
         config = replace(config, meeting=str(group.folder), followers=group)
@@ -125,10 +135,11 @@ def engine_loop(
     events = _kv_events(config, built)
     publisher = None if events is None else KvPublisher(config.settings.cache.kv_events or "", events)
     scheduler = _scheduler(config, built, secret, events)
-    loop = EngineLoop(scheduler, built.backend, grammars, trace, built.adapters, publisher)
+    transfers = None if transfer is None else _transfers(config, built, scheduler, transfer, secret)
+    loop = EngineLoop(scheduler, built.backend, grammars, trace, built.adapters, publisher, transfers)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
-    return loop, _facts(config, built, timer)
+    return loop, _facts(config, built, timer) | ({} if transfers is None else transfers.facts)
 
 
 def follow_rank_0(
@@ -285,6 +296,23 @@ def _limits(settings: Settings, spec: ModelSpec, device: DeviceKind, dtype: Dtyp
     sequences = schedule.max_sequences or min(sequences, schedule.step_tokens or sequences)
     tokens = schedule.step_tokens or max(tokens, sequences)
     return StepLimits(tokens, sequences, lookahead if schedule.lookahead is None else schedule.lookahead)
+
+
+def _transfers(
+    config: BackendConfig, built: BuiltBackend, scheduler: Scheduler, setup: TransferSetup, secret: bytes | None
+) -> BlockTransfers:
+    assert built.kv_memory is not None
+    assert secret is not None
+    size, cache = built.cache, scheduler.cache
+    pairs = zip(config.spec.cache_groups, size.block_bytes, strict=True)
+    groups = [f"window {group.window or 'none'}: {num_bytes} bytes" for group, num_bytes in pairs]
+    layout = (
+        f"{config.files.name}, weights of {built.weights_bytes} bytes, {config.kv_types} in blocks of "
+        f"{size.block_size} tokens ({', '.join(groups)})"
+    )
+    cache.allow_holdings(size.context, config.limits.step_tokens)
+    memory = KvMemory(built.kv_memory, layout)
+    return BlockTransfers(setup, secret, cache, memory, reserve=lambda: scheduler.num_running)
 
 
 def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.settings import CacheSettings, Settings, parse_bytes
@@ -58,6 +59,18 @@ def check(settings: Settings, spec: ModelSpec) -> None:
         _check_least(asked, settings, rank_spec(spec, ranks))
         if device == "cpu" or not has_driver():  # else the device's memory counts, which the engine knows
             check_most(asked * ranks, resources.host_bytes())
+
+
+def check_pools(settings: Settings) -> None:
+    """Of a model with `prefill_replicas`; what its entry alone tells is checked with the settings."""
+    if settings.serve.cluster is not None:
+        raise InvalidSetting(
+            "prefill_replicas: prefill and decode pools do not run on a cluster yet: leave one of them out",
+            param="prefill_replicas",
+        )
+    if uses_gpu(settings) or sys.platform != "linux":
+        where = "on a GPU yet: set device cpu" if uses_gpu(settings) else f"on {sys.platform}: they need Linux"
+        raise InvalidSetting(f"prefill_replicas: prefill and decode pools do not run {where}", param="prefill_replicas")
 
 
 def _check_ranks(settings: Settings, spec: ModelSpec) -> None:

@@ -76,6 +76,8 @@ def find_model(settings: Settings, entry: ModelEntry, number: int = 0, progress:
         return FoundModel(entry)
     own = settings_of(settings, entry)
     try:
+        if entry.prefill_replicas:
+            preflight.check_pools(own)
         files = replace(assemble.model(own, progress), name=entry.name)
         preflight.check(own, files.spec)
         adapters = find_adapters(own, files.spec, progress)

@@ -42,6 +42,9 @@ class ActiveRequest:
         self.submits = submits
         self.choices = [make_choice(submit.choice) for submit in submits]
         self.cached_tokens = 0
+        self.found_tokens = 0  # of the prompt, in the cache of the engine that answers
+        # What of those counts as cached; None: all. The rest was computed for this request, by another engine.
+        self.cached_limit: int | None = None
         self.usage_estimated = False  # token counts are an estimate: an upstream reported none
         self.cost_usd: float | None = None  # of the whole HTTP request, once it is known; None: there is no price
         self.context: ContextTrace | None = None  # how its prompt was assembled
@@ -114,7 +117,9 @@ class ActiveRequest:
     def _note(self, answer: ChoiceStream, delta: Delta) -> None:
         """What only the first news of a sequence and the last have beside tokens."""
         if answer.index == 0:
-            self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+            self.found_tokens = max(self.found_tokens, delta.cached_tokens)
+            limit = self.found_tokens if self.cached_limit is None else self.cached_limit
+            self.cached_tokens = min(self.found_tokens, limit)
         if delta.prompt_logprobs is not None:
             entries = delta.prompt_logprobs
             if self._filters is not None:  # alternatives are output, too

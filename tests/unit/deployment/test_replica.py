@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.scripted_engine import NoText, ScriptedEngine, active, until
+from penstock.deployment import outbox
 from penstock.deployment import replica as module
 from penstock.deployment.protocol import Call, Load, State
 from penstock.deployment.replica import Replica
@@ -413,7 +414,7 @@ def test_nor_one_that_has_nothing_to_do() -> None:
 
 
 def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
+    monkeypatch.setattr(outbox, "SUBMITS_PER_TURN", 2)
 
     async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         replica.submit(Call([], [active("many", 5)]))
@@ -427,7 +428,7 @@ def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
+    monkeypatch.setattr(outbox, "SUBMITS_PER_TURN", 2)
 
     async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("many", 5)]))
@@ -445,7 +446,7 @@ def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.M
 
 
 def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
+    monkeypatch.setattr(outbox, "SUBMITS_PER_TURN", 2)
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
 
     async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 import penstock
 from penstock.deployment.protocol import ServedModel
+from penstock.deployment.replica import Replica
 from penstock.errors import Unauthorized
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.admin.managed_model import describe_scaling
@@ -129,7 +130,12 @@ def _model_facts(model: ServedModel) -> JsonObject:
         "name": model.card.name,
         "state": model.state.value,
         "replicas": [
-            {"replica": one.source.replica, "state": one.state.value, **msgspec.to_builtins(one.load())}
+            {
+                "replica": one.source.replica,
+                "state": one.state.value,
+                **({"role": one.role.value} if isinstance(one, Replica) and one.role is not None else {}),
+                **msgspec.to_builtins(one.load()),
+            }
             for one in model.deployments
         ],
     }

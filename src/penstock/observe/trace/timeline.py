@@ -12,6 +12,7 @@ from penstock.observe.trace.records import RequestTrace, SequenceTrace
 
 MICROSECOND = 1e-6  # writes are rounded to it
 MAX_SPANS = 1000
+POOL_STAGES = ("prefill_replica", "kv_transfer")  # before it is handed to its decode replica's engine
 MAX_PIECES = 32  # renderings and tokenizations that are shown one by one
 
 
@@ -59,6 +60,9 @@ def _marks(request: RequestTrace) -> Iterator[tuple[str, float | None]]:
         yield "submit", None
         return
     yield "submit", request.queued
+    for name, _, end in request.work:
+        if name in POOL_STAGES:
+            yield name, end
     yield "queue", sequence.admitted
     if sequence.first_token is None and sequence.finished is None:
         yield "prefill", None

@@ -31,6 +31,7 @@ class ManagedDeployment(Body, kw_only=True, frozen=True):
     name: str  # "smollm2/0"
     replica: int
     state: str
+    role: Literal["prefill", "decode"] | None  # null: its model has no prefill and decode pools
     open: int  # sequences that have not ended
     open_tokens: int  # prompt tokens of those without output
     running: int | None
@@ -132,6 +133,7 @@ def _describe_deployment(deployment: Deployment, gateway: Gateway) -> ManagedDep
         name=deployment.name,
         replica=deployment.source.replica,
         state=deployment.state.value,
+        role=None if engine is None or engine.role is None else engine.role.value,
         open=load.open,
         open_tokens=load.open_tokens,
         running=load.running,

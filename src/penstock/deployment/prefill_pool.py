@@ -1,0 +1,76 @@
+"""The prefill replicas of a model, for its decode replicas: which prompts they compute, and what became of that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from penstock.deployment.handoff import Handoff
+from penstock.deployment.protocol import Call, Pick, Role
+from penstock.deployment.replica import Replica
+from penstock.errors import InvalidSetting
+from penstock.flow import Submit
+from penstock.flow.prefix import root_key
+from penstock.observe.events import Emit
+
+
+@dataclass(slots=True)
+class TransferTotals:
+    """Since the server started."""
+
+    transfers: int = 0  # in which something arrived
+    blocks: int = 0
+    bytes: int = 0
+    seconds: float = 0.0  # from the end of the prefill to that of the import
+    failures: Counter[str] = field(default_factory=Counter)  # handoffs that did not go to their end, by cause
+
+    def add(self, blocks: int, num_bytes: int, seconds: float) -> None:
+        self.transfers += blocks > 0
+        self.blocks += blocks
+        self.bytes += num_bytes
+        self.seconds += seconds
+
+
+class PrefillPool:
+    """Belongs to one event loop."""
+
+    def __init__(self, secret: bytes, min_tokens: int, emit: Emit | None = None) -> None:
+        """`secret` is the server's (`flow.prefix`). `min_tokens` of a prompt, not cached, are worth a handoff."""
+        self.emit = emit
+        self.totals = TransferTotals()
+        self._secret = secret
+        self._min_tokens = min_tokens
+
+    def root_of(self, submit: Submit) -> bytes:
+        return root_key(self._secret, submit.tenant, submit.salt, submit.adapter)
+
+    def plan(self, call: Call, decoder: Replica, prefillers: Sequence[Replica], pick: Pick) -> Handoff | None:
+        """The handoff for a call that `decoder` will work on; None: it computes the prompt itself. `pick` chooses
+        among the prefill replicas, which are ready."""
+        if not prefillers or decoder.role is not Role.DECODE or len(call.active_requests) != 1:
+            return None
+        active = call.active_requests[0]
+        submit = active.submits[0]
+        if submit.task != "generate" or submit.params.prompt_logprobs is not None:  # these read no cached prefix
+            return None
+        trusted = decoder.prefixes is not None and decoder.prefixes.trusted
+        if len(submit.tokens) - 1 - (call.cached_tokens if trusted else 0) < self._min_tokens:
+            return None
+        probe = Call(call.requests, call.active_requests)
+        chosen = pick(prefillers, probe)
+        assert isinstance(chosen, Replica)
+        named = [replace(one, policy=f"{one.policy} (prefill)") for one in probe.route.decisions]
+        call.route.decisions[-1:-1] = named  # the last one says who answers
+        return Handoff(self, active, chosen, decoder, decoder.facts["block_size"])
+
+    def check(self, replicas: Sequence[Replica]) -> None:
+        """Raises InvalidSetting if the engines, which are up, cannot read each other's blocks."""
+        layouts = {replica.name: replica.facts.get("kv_layout") for replica in replicas}
+        if len(set(layouts.values())) > 1:
+            listed = "; ".join(f"{name}: {layout}" for name, layout in layouts.items())
+            raise InvalidSetting(
+                f"prefill_replicas: the replicas' KV blocks differ: {listed}", param="prefill_replicas"
+            )
