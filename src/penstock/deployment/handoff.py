@@ -46,9 +46,11 @@ class Handoff:
     """Of one request with one prompt."""
 
     def __init__(
-        self, pool: PrefillPool, active: ActiveRequest, prefiller: Replica, decoder: Replica, block_size: int
+        self, pool: PrefillPool, active: ActiveRequest, prefiller: Replica, decoder: Replica, expected: int
     ) -> None:
-        submit = active.submits[0]
+        """`expected`: tokens of the prompt that the decoder is expected to have cached."""
+        submit, block_size = active.submits[0], decoder.facts["block_size"]
+        self._expected = expected
         # The last token is always computed where the output is.
         self._blocks = (len(submit.tokens) - 1) // block_size
         self._tokens = submit.tokens[: self._blocks * block_size + 1]
@@ -82,6 +84,7 @@ class Handoff:
         start = time.monotonic()
         found = await self._prefill()
         prefilled = self._tell("prefill_replica", start)
+        self._active.cached_limit = max(found, self._expected)
         imported = await self._transfer()
         transferred = self._tell("kv_transfer", prefilled)
         self._active.cached_limit = max(found, imported["cached_tokens"])
@@ -115,6 +118,8 @@ class Handoff:
                 exported = await self._ask(self._prefiller, "kv_export", **prompt)
                 if exported is None:
                     raise HandoffFailed("no_blocks", "the prefill replica holds too many blocks for transfers already")
+                if not exported["blocks"]:
+                    raise HandoffFailed("evicted", "the prefill replica no longer has the blocks")
                 return await self._import(exported["address"], prompt)
         except TimeoutError:
             raise HandoffFailed("timeout", f"the blocks were not there after {TRANSFER_S:g} s") from None

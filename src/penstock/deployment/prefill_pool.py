@@ -56,15 +56,15 @@ class PrefillPool:
         submit = active.submits[0]
         if submit.task != "generate" or submit.params.prompt_logprobs is not None:  # these read no cached prefix
             return None
-        trusted = decoder.prefixes is not None and decoder.prefixes.trusted
-        if len(submit.tokens) - 1 - (call.cached_tokens if trusted else 0) < self._min_tokens:
+        cached = call.cached_tokens if decoder.prefixes is not None and decoder.prefixes.trusted else 0
+        if len(submit.tokens) - 1 - cached < self._min_tokens:
             return None
         probe = Call(call.requests, call.active_requests)
         chosen = pick(prefillers, probe)
         assert isinstance(chosen, Replica)
         named = [replace(one, policy=f"{one.policy} (prefill)") for one in probe.route.decisions]
         call.route.decisions[-1:-1] = named  # the last one says who answers
-        return Handoff(self, active, chosen, decoder, decoder.facts["block_size"])
+        return Handoff(self, active, chosen, decoder, cached)
 
     def check(self, replicas: Sequence[Replica]) -> None:
         """Raises InvalidSetting if the engines, which are up, cannot read each other's blocks."""

@@ -101,6 +101,34 @@ def test_errors_name_the_entry_and_the_key(tmp_path: Path, entry: str, message: 
         read(tmp_path, f"[[models]]\n{entry}")
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("replicas = 1\nprefill_replicas = 1", "1 of 1 replicas: at least one must be left to decode"),
+        ("replicas = 2\nprefill_replicas = 3", "3 of 2 replicas"),
+        ("prefill_replicas = -1", "prefill_replicas must be a whole number >= 0"),
+        ("replicas = 2\nprefill_replicas = 1\nmax_replicas = 3", "prefill_replicas: .* leave max_replicas out"),
+        ("replicas = 2\nprefill_replicas = 1\nprefix_caching = false", "prefill_replicas: .* set prefix_caching"),
+        ("replicas = 2\nprefill_replicas = 1\ntensor_parallel = 2", "prefill_replicas: .* tensor_parallel"),
+        ('replicas = 2\nprefill_replicas = 1\ndevice = "cuda"', "prefill_replicas: only the native CPU kernels"),
+        ('replicas = 2\nprefill_replicas = 1\ndtype = "float32"', "prefill_replicas: only the native CPU kernels"),
+        ('replicas = 2\nprefill_replicas = 1\nspeculate = "eagle:f"', "prefill_replicas: .* of speculate eagle"),
+        ('replicas = 2\nprefill_replicas = 1\nkv_transport = "pigeon"', "kv_transport"),
+        ("replicas = 2\nprefill_min_tokens = 9", "prefill_min_tokens needs prefill_replicas"),
+        ('replicas = 2\nkv_transport = "tcp"', "kv_transport needs prefill_replicas"),
+    ],
+)
+def test_what_prefill_and_decode_pools_do_not_go_with(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=rf"models\[0\] \(a\): .*{message.partition(': ')[2] or message}"):
+        read(tmp_path, f'[[models]]\nname = "a"\nmodel = "x"\n{more}')
+
+
+def test_pools_are_off_unless_an_entry_asks_for_them(tmp_path: Path) -> None:
+    plain, pooled = '[[models]]\nname = "a"\nmodel = "x"\nreplicas = 3', 'prefill_replicas = 2\nspeculate = "lookup"'
+    assert read(tmp_path, plain).models[0].prefill_replicas == 0
+    assert read(tmp_path, f"{plain}\n{pooled}").models[0].prefill_replicas == 2
+
+
 def test_a_model_and_models_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"model and \[\[models\]\] exclude each other"):
         read(tmp_path, TWO, model="smollm2")

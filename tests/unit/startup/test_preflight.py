@@ -93,3 +93,14 @@ def test_with_a_driver_it_is_the_device_that_decides(monkeypatch: pytest.MonkeyP
 def test_none_of_it_needs_torch() -> None:
     code = "import sys, penstock.startup.preflight; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("_no_driver")
+def test_pools_need_this_machines_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    preflight.check_pools(settings.load({}, environ={}))
+    with pytest.raises(InvalidSetting, match="do not run on a cluster yet") as error:
+        preflight.check_pools(settings.load({"cluster": "auto"}, environ={}))
+    assert error.value.param == "prefill_replicas"
+    monkeypatch.setattr(preflight, "has_driver", lambda: True)
+    with pytest.raises(InvalidSetting, match="do not run on a GPU yet: set device cpu"):
+        preflight.check_pools(settings.load({}, environ={}))

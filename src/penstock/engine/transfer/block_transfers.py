@@ -85,6 +85,7 @@ class BlockTransfers:
         """Hold what is cached of a prompt; None: too many blocks are held for transfers already."""
         if self._exporter is None:
             raise InvalidRequest("this replica computes no prompts for others")
+        self._end_export(transfer)  # of an earlier attempt
         holding = self._cache.hold_cached(PrefixChain(root, self._cache.block_size, tenant), tokens)
         if holding is None:
             return None
@@ -99,6 +100,8 @@ class BlockTransfers:
 
     def _import(self, transfer: str, address: str, root: bytes, tenant: str, tokens: list[int]) -> bool:
         """Begin to fetch what is not cached here of a prompt; False: there are too few blocks for it."""
+        if transfer in self._imports:  # of an earlier attempt, whose thread has not ended
+            return False
         cache, chain = self._cache, PrefixChain(root, self._cache.block_size, tenant)
         cached_tokens = cache.lookup_prefix(chain, tokens).tokens
         present = cache.hold_cached(chain, tokens)

@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +28,7 @@ from penstock.flow.transfer import TransferSetup
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16  # at once, those that have not proved who they are included
+RETRY_S = 0.1
 _CREDENTIALS = struct.Struct("3i")  # process, user and group of the other end
 
 
@@ -116,6 +118,7 @@ class Exporter:
             except OSError:
                 if self._listener.fileno() < 0:
                     return
+                time.sleep(RETRY_S)  # too many open files
                 continue
             if (self._local and _user_of(sock) != os.getuid()) or not self._free.acquire(blocking=False):
                 sock.close()
@@ -137,7 +140,7 @@ class Exporter:
         except (TransferError, OSError) as error:  # the importer says what it means for the request
             logger.info("a transfer of KV blocks ended early: %s", error)
         finally:
-            sock.close()
+            _close(sock)
             self._free.release()
 
     def _find(self, fetch: Fetch) -> Lease:
@@ -175,8 +178,6 @@ class Exporter:
             lease.copy(group, index, segment.slots[slot, : self._memory[group].shape[1]])
             channel.send(Block(group, index, slot))
         channel.send(End())
-        while taken < len(items):  # with unread messages, closing would take from the importer what it has not read
-            taken += _receive_taken(channel, len(items) - taken)
 
 
 def _receive_taken(channel: Channel, most: int) -> int:
@@ -184,6 +185,14 @@ def _receive_taken(channel: Channel, most: int) -> int:
     if not isinstance(message, Taken) or not 0 < message.count <= most:
         raise TransferError("corrupt", "more slots were taken than filled")
     return message.count
+
+
+def _close(sock: socket.socket) -> None:
+    """Once the other end has closed. Closing with unread messages would take from it what it has not read."""
+    with sock, contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        while sock.recv(1 << 12):
+            pass
 
 
 def _user_of(sock: socket.socket) -> int:
