@@ -1,6 +1,6 @@
 """Time between tokens while long prompts arrive: a prefill and a decode replica against two ordinary replicas.
 
-    python bench/pools.py [--model smollm2] [--rounds 3] [--seconds 20] [--streams 4] [--prompt 1500] [--every 3]
+    python bench/pools.py [--model smollm2] [--rounds 3] [--seconds 20] [--streams 4] [--prompt 1500] [--every 4]
                           [--json FILE]
 
 Two servers of the same model on this machine's CPU, each with two engines of one thread:
@@ -14,7 +14,7 @@ tokens of the streams (p50, p99, the longest), tokens per second of all streams,
 
 Prediction, before the first run, for SmolLM2-135M and the defaults on two cores: an ordinary replica computes a prompt
 in chunks of 512 tokens, each of which takes 0.5 to 1 s on one thread and holds up the streams beside it. That is 3
-chunks in 3 s at one of two engines, so the p99 of ordinary replicas is the time of a chunk, 500 ms or more. With pools
+chunks in 4 s at one of two engines, so the p99 of ordinary replicas is the time of a chunk, 500 ms or more. With pools
 no step of the decode replica has more than 16 tokens of a prompt: p99 below 60 ms, a tenth or less. The price: all
 streams share one engine, so that the p50 is 1.2 to 1.8 times that of ordinary replicas. TTFT of long prompts is about
 the same, since one comes at a time: a prefill without streams beside it, and a transfer of about 0.1 s.
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=1500, help="words of a long prompt, about a token each")
-    parser.add_argument("--every", type=float, default=3.0)
+    parser.add_argument("--every", type=float, default=4.0)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in SERVERS}

@@ -51,9 +51,8 @@ class Handoff:
         """`expected`: tokens of the prompt that the decoder is expected to have cached."""
         submit, block_size = active.submits[0], decoder.facts["block_size"]
         self._expected = expected
-        # The last token is always computed where the output is.
-        self._blocks = (len(submit.tokens) - 1) // block_size
-        self._tokens = submit.tokens[: self._blocks * block_size + 1]
+        # Full blocks and one token more: the last token of a prompt is always computed where the output is.
+        self._tokens = submit.tokens[: (len(submit.tokens) - 1) // block_size * block_size + 1]
         self._pool = pool
         self._active = active
         self._submit = submit
@@ -79,6 +78,10 @@ class Handoff:
         except asyncio.CancelledError:
             self._pool.totals.failures["cancelled"] += 1
             raise
+        except Exception:  # the request must not be lost with it
+            logger.exception("the handoff of %s failed", self._submit.id)
+            self._pool.totals.failures["internal"] += 1
+            return False
 
     async def _run(self) -> None:
         start = time.monotonic()

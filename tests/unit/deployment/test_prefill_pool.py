@@ -377,6 +377,18 @@ def test_blocks_that_the_prefill_replica_no_longer_has() -> None:
     run(story)
 
 
+def test_a_request_survives_a_handoff_that_breaks() -> None:
+    async def story(world: World) -> None:
+        ticket = world.submit(request("a"))
+        await world.prefill()
+        await world.prefiller.answer("kv_export", "no dictionary")
+        await world.finish(ticket, cached=0)
+        assert dict(world.pool.totals.failures) == {"internal": 1}
+        assert world.prefiller.asked("kv_export_end")
+
+    run(story)
+
+
 def test_no_room_for_another_export() -> None:
     async def story(world: World) -> None:
         ticket = world.submit(request("a"))
