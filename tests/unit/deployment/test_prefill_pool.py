@@ -406,10 +406,10 @@ def test_a_transfer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
     async def story(world: World) -> None:
         ticket = world.submit(request("a"))
         await world.prefill()
-        await world.prefiller.answer("kv_export", {"address": "somewhere", "blocks": 4})
-        await until(lambda: world.decoder.asked("kv_import_cancel"))
+        await until(lambda: world.prefiller.asked("kv_export"))  # and gets no answer
         await world.finish(ticket, cached=0)
         assert dict(world.pool.totals.failures) == {"timeout": 1}
+        assert world.prefiller.asked("kv_export_end")
 
     run(story)
 
