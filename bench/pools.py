@@ -19,8 +19,8 @@ no step of the decode replica has more than 16 tokens of a prompt: p99 below 60 
 streams share one engine, so that the p50 is 1.2 to 1.8 times that of ordinary replicas. TTFT of long prompts is about
 the same, since one comes at a time: a prefill without streams beside it, and a transfer of about 0.1 s.
 
-What came of it is in docs/SCALING.md: the p99 was predicted wrongly. Stalls are long but few: three for each stream of a
-replica and prompt, one in 200 gaps at this load, so that the p99 does not see them. The longest gap does.
+What came of it is in docs/SCALING.md: the p99 was predicted wrongly. Stalls are long but few, three for each prompt and
+stream beside it, one in 200 gaps at this load, so that the p99 does not see them. The longest gap does.
 """
 
 from __future__ import annotations
