@@ -336,7 +336,7 @@ def test_a_client_that_goes_leaves_nothing_behind(phase: str) -> None:
         if phase == "decode":
             assert world.decoder.cancelled == ["a/0"]
             world.decoder.say(Delta(id="a/0", finish=FinishReason.CANCELLED))
-        await ticket.finished()
+        await until(lambda: ticket.done)
         assert [choice.finish for choice in ticket.active_requests[0].choices] == [FinishReason.CANCELLED]
         if phase == "prefill":
             await until(lambda: world.prefiller.cancelled == ["a/0/prefill"])
