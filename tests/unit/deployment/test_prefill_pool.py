@@ -302,57 +302,6 @@ def test_the_decode_replica_dies(phase: str, monkeypatch: pytest.MonkeyPatch) ->
     run(story, replicas=3)
 
 
-def test_a_prefill_replica_answers_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_WAIT_S", 30.0)
-
-    async def story(world: World) -> None:
-        world.decoder.die()
-        await until(lambda: world.replicas.replicas[1].state is State.RESTARTING)
-        await world.finish(world.submit(request("a")), engine=world.prefiller, cached=0)
-        assert world.prefiller.submitted == ["a/0"]
-
-    run(story)
-
-
-@pytest.mark.parametrize("phase", ["prefill", "export", "import", "result", "decode"])
-def test_a_client_that_goes_leaves_nothing_behind(phase: str) -> None:
-    async def story(world: World) -> None:
-        ticket = world.submit(request("a"))
-        decoder = world.replicas.replicas[1]
-        await until(lambda: world.prefiller.open == ["a/0/prefill"])
-        if phase != "prefill":
-            await world.prefill()
-            await until(lambda: world.prefiller.asked("kv_export"))
-        if phase in ("import", "result"):
-            await world.prefiller.answer("kv_export", {"address": "somewhere", "blocks": 4})
-            await until(lambda: world.decoder.asked("kv_import"))
-        if phase == "result":
-            await world.decoder.answer("kv_import", True)
-            await until(lambda: world.decoder.asked("kv_import_result"))
-        if phase == "decode":
-            await world.transfer()
-            await until(lambda: world.decoder.open == ["a/0"])
-        decoder.cancel(ticket)
-        if phase == "decode":
-            assert world.decoder.cancelled == ["a/0"]
-            world.decoder.say(Delta(id="a/0", finish=FinishReason.CANCELLED))
-        await until(lambda: ticket.done)
-        assert [choice.finish for choice in ticket.active_requests[0].choices] == [FinishReason.CANCELLED]
-        if phase == "prefill":
-            await until(lambda: world.prefiller.cancelled == ["a/0/prefill"])
-            world.prefiller.say(Delta(id="a/0/prefill", finish=FinishReason.CANCELLED))
-        else:
-            await until(lambda: world.prefiller.asked("kv_export_end"))
-        if phase in ("import", "result"):
-            await until(lambda: world.decoder.asked("kv_import_cancel"))
-        await until(lambda: world.replicas.open == 0)
-        if phase != "decode":
-            assert world.decoder.submitted == []
-            assert dict(world.pool.totals.failures) == {"cancelled": 1}
-
-    run(story)
-
-
 def test_no_room_in_the_decode_replica() -> None:
     async def story(world: World) -> None:
         ticket = world.submit(request("a"))
