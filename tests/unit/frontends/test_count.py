@@ -1,18 +1,11 @@
 from __future__ import annotations
 
-import pytest
-
-from penstock.errors import InvalidSetting
-from penstock.frontends import count as count_module
-"""What does not go with several frontends."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import InvalidSetting
+from penstock.frontends import count as count_module
 from penstock.frontends.count import frontend_count
 from penstock.settings import load
 
@@ -38,6 +31,8 @@ def test_what_several_frontends_cannot_have_is_named(setting: dict[str, object])
         counted(2, **setting)
     assert caught.value.param == "frontends"
     assert next(iter(setting)) in caught.value.message
+
+
 def test_prefill_and_decode_pools_have_one_frontend(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text('[[models]]\nname = "a"\nmodel = "x"\nreplicas = 2\nprefill_replicas = 1\n')
