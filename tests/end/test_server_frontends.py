@@ -17,9 +17,11 @@ import httpx
 import openai
 import pytest
 
+from helpers.adapter_samples import write_adapter
 from helpers.midnight import keep_off_midnight
 from helpers.server_process import PATIENCE_S, Server, alive, command, environment, until
 from helpers.tiny_models import ENDLESS_TOKENS
+from penstock.store.resolve import resolve
 
 FRONTENDS = 4
 ADMIN = "the-operator"
@@ -31,6 +33,7 @@ kv_memory = "100MB"
 name = "tiny"
 model = "{tiny}"
 price = {{ input = 1.0, output = 1.0 }}  # USD per million: a token costs a micro-dollar
+adapters = [{{ name = "style", source = "{adapter}", aliases = ["fancy"] }}]
 """
 PROMPT, OUTPUT = [5, 6, 7], 8
 STREAMED = 500  # tokens
@@ -41,7 +44,8 @@ BODY = {"model": "tiny", "prompt": PROMPT, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def config(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("frontends") / "penstock.toml"
-    file.write_text(SETTINGS.format(tiny=tiny))
+    adapter = write_adapter(file.parent / "style", resolve(str(tiny)).spec, size=2.0)
+    file.write_text(SETTINGS.format(tiny=tiny, adapter=adapter))
     return file
 
 
@@ -322,6 +326,31 @@ def test_each_request_ends_once_when_the_engine_dies(server: Server) -> None:
     assert {answer.status_code for answer in answers} <= {200, 503}
     until(lambda: {one.status_code for one in asyncio.run(crowd(server, key))} == {200}, "links to the next engine")
     until(lambda: use(server, "engines")["concurrent_requests"]["reserved"] == 0, "the end of all requests")
+
+
+def test_adapters_of_the_settings_are_served_by_every_frontend(server: Server, tmp_path: Path) -> None:
+    body = {**BODY, "model": "tiny@style", "max_tokens": OUTPUT, "temperature": 0}
+    found: dict[str, str] = {}  # text by frontend
+
+    def ask() -> bool:
+        answer = http.post("/v1/completions", json=body).raise_for_status()
+        assert answer.json()["model"] == "tiny@style"
+        found[answer.headers[NUMBER]] = answer.json()["choices"][0]["text"]
+        return len(found) == FRONTENDS
+
+    with admin(server) as http:
+        until(ask, "an answer of each frontend")
+        plain = http.post("/v1/completions", json={**body, "model": "tiny"}).json()["choices"][0]["text"]
+        listed = http.get("/admin/adapters").raise_for_status().json()["data"]
+        told = [
+            http.post("/admin/adapters", json={"name": "late", "source": str(tmp_path)}),
+            http.post("/v1/unload_lora_adapter", json={"lora_name": "style"}),
+        ]
+    assert set(found.values()) != {plain}
+    assert len(set(found.values())) == 1
+    assert [one["id"] for one in listed] == ["tiny@style"]
+    assert [answer.status_code for answer in told] == [400, 400]
+    assert all("several frontends" in answer.json()["error"]["message"] for answer in told)
 
 
 def test_models_that_come_and_go_are_refused(server: Server, config: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from penstock.http.app import build_frontend
 from penstock.http.service import Service
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry, Settings, settings_of
+from penstock.startup.adapters import find_adapters
 from penstock.startup.server_models import FoundModel, ServerModels
 
 if TYPE_CHECKING:
@@ -33,17 +34,21 @@ NEXT_ENGINE_S = 60.0  # a frontend waits so long for the engine that replaces a 
 
 
 def find_models(settings: Settings) -> list[FoundModel]:
-    """Those that the control process has found: they are on this machine, and fit."""
+    """Those that the control process has found, with their adapters: they are on this machine, and fit."""
     if not settings.models:
         files = assemble.model(settings)
         sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
-        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files)]
+        adapters = find_adapters(settings, files.spec)
+        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files, adapters)]
     return [
-        FoundModel(entry)
-        if entry.upstream is not None
-        else FoundModel(entry, replace(assemble.model(settings_of(settings, entry)), name=entry.name))
+        FoundModel(entry) if entry.upstream is not None else _find_model(settings_of(settings, entry), entry)
         for entry in settings.models
     ]
+
+
+def _find_model(settings: Settings, entry: ModelEntry) -> FoundModel:
+    files = replace(assemble.model(settings), name=entry.name)
+    return FoundModel(entry, files, find_adapters(settings, files.spec))
 
 
 def linked_replicas(
@@ -84,7 +89,9 @@ class FrontendModels(ServerModels):
             replicas = linked_replicas(name, self._paths[name], self._emit, self._end_engine)
             replicas.spawn()
             self.replica_sets[name] = replicas
-            self.registry.add(self.local(one, replicas))
+            model = self.local(one, replicas)
+            self.registry.add(model)
+            self.serve_adapters(one, model)
         await self.start()
         return self.registry
 

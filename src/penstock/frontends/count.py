@@ -37,19 +37,16 @@ def _obstacle(settings: Settings) -> str | None:
         return "the engines of a cluster have one frontend: use one, or leave cluster out"
     if settings.serve.max_loaded is not None:
         return "max_loaded swaps models, which several frontends cannot do: use one frontend, or leave it out"
-    if settings.model.adapters:
-        return "adapters are not served by several frontends: use one frontend, or leave them out"
     for number, entry in enumerate(settings.models):
         changing = {
             "load": entry.load == "demand",
             "keep_alive": entry.keep_alive is not None,
             "max_replicas": entry.max_replicas is not None,
-            "adapters": bool(entry.model.adapters),
         }
         if (name := next((name for name, asked in changing.items() if asked), None)) is not None:
             return (
                 f"{entry_label(number, entry.name)}: {name}: with several frontends all models and replicas are loaded "
-                "at the start and stay, without adapters: use one frontend, or leave it out"
+                "at the start and stay: use one frontend, or leave it out"
             )
         if entry.prefill_replicas:
             return (

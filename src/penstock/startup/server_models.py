@@ -151,12 +151,12 @@ class ServerModels:
                 model = self.local(one, self.replica_sets[name])
                 self.registry.add(model)
                 self.residency.add(self.resident(one, model, self._shares[name]))
-                self._serve_adapters(one, model)
+                self.serve_adapters(one, model)
         return self.registry
 
     async def start(self) -> None:
         """Wait for the engines that were spawned; raises what keeps one from starting."""
-        if hasattr(self, "adapters") and self.links is None:  # further frontends have none
+        if hasattr(self, "adapters") and self.links is None:  # further frontends have those of the settings
             await asyncio.to_thread(self.adapters.restore)
         spawned = {name: replicas for name, replicas in self.replica_sets.items() if replicas.replicas}
 
@@ -297,7 +297,7 @@ class ServerModels:
         self.registry.add(local)
         self._route(parsed, local)
         self.residency.add(self.resident(found, local, shares))
-        self._serve_adapters(found, local)
+        self.serve_adapters(found, local)
         if parsed.load == "start":
             await self.load(local)
         return local
@@ -342,7 +342,8 @@ class ServerModels:
     def is_pinned(self, model: LocalModel) -> bool:
         return self.residency.find(model).pinned
 
-    def _serve_adapters(self, found: FoundModel, model: LocalModel) -> None:
+    def serve_adapters(self, found: FoundModel, model: LocalModel) -> None:
+        """Those of the settings."""
         from penstock.deployment.adapters import serve_adapter
 
         for one in found.entry.model.adapter_entries:
