@@ -232,10 +232,6 @@ class Scheduler:
         return bool(self._queues.sequences or self._steps or self._deltas)
 
     @property
-    def num_running(self) -> int:
-        return len(self._queues.running)
-
-    @property
     def cache(self) -> CacheManager:
         """For blocks that no sequence holds (`Holding`)."""
         return self._queues.cache

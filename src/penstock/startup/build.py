@@ -312,7 +312,7 @@ def _transfers(
     )
     cache.allow_holdings(size.context, config.limits.step_tokens)
     memory = KvMemory(built.kv_memory, layout)
-    return BlockTransfers(setup, secret, cache, memory, reserve=lambda: scheduler.num_running)
+    return BlockTransfers(setup, secret, cache, memory, reserve=lambda: scheduler.stats()["running"])
 
 
 def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dict[str, Any]:
