@@ -185,11 +185,11 @@ class Program:
             recording.vocab,
         )
         ops = (NativeOp * len(recording.ops))(*recording.ops)
-        other: int | None = None if beside is None else beside._address
-        self._address: int = pool.library.penstock_program_new(
+        other: int | None = None if beside is None else beside.address
+        self.address: int = pool.library.penstock_program_new(
             pool.address, ctypes.addressof(native), ops, len(ops), other
         )
-        weakref.finalize(self, _free, pool, self._address)
+        weakref.finalize(self, _free, pool, self.address)
         self._run = pool.library.penstock_program_run
         self._drawn = np.empty(layout.max_wanted, dtype=np.int32)
         self._step = NativeStep(drawn=self._drawn.ctypes.data, end=len(recording.ops))
@@ -219,7 +219,7 @@ class Program:
         step.kept = None if kept is None else kept.buffer_info()[0]
         step.inputs = None if inputs is None else inputs.ctypes.data
         step.adapters = None if adapters is None else adapters.buffer_info()[0]
-        if wrong := self._run(self._address, self._step_at):
+        if wrong := self._run(self.address, self._step_at):
             what = "tokens" if wrong == 1 else "logits"
             raise ValueError(f"a step has more {what} than there is room for")
         return [] if draws is None else self._drawn[: len(draws.table)].tolist()
@@ -238,12 +238,12 @@ class Program:
 
     def profile(self, on: bool) -> dict[str, int]:
         """Nanoseconds by kind of operation so far. Timed apart, operations take a little longer."""
-        spent = self._pool.library.penstock_program_profile(self._address, int(on))
+        spent = self._pool.library.penstock_program_profile(self.address, int(on))
         return {kind.name.lower(): spent[kind] for kind in OpKind}
 
     def view(self, buffer: int, rows: int, width: int) -> Array:
         """A buffer of the recording, as the operations so far have left it."""
-        at = self._pool.library.penstock_program_buffer(self._address, buffer)
+        at = self._pool.library.penstock_program_buffer(self.address, buffer)
         values = (ctypes.c_float * (rows * width)).from_address(at)
         return np.frombuffer(memoryview(values), dtype=np.float32).reshape(rows, width)
 
