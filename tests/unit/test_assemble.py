@@ -61,7 +61,7 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
 def test_all_engines_of_a_server_get_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the keys of prefixes are the same before and after a restart, and on no other server."""
     given: list[bytes] = []
-    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, on_phase, gpu, listen: given.append(secret))
+    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, *_rest, **_named: given.append(secret))
     secret = draw_secret()
     assert len(secret) == SECRET_BYTES
     replicas = assemble.replica_set([ReplicaShare(settings.load(environ={}))], ModelEntry(name="m"), secret)
