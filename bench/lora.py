@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from penstock import assemble, settings
+from penstock import composition, settings
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Adapter, Cancel, SamplingParams, Submit
 from penstock.kernels.cpu.arena import Arena
@@ -186,7 +186,7 @@ def main() -> None:
         total = max(kinds) + asked.arrivals
         made = [write_adapter(Path(folder) / f"a{seed}", spec, asked.rank, seed) for seed in range(total)]
         options = {"model": asked.model, "threads": asked.threads, "kv_memory": "1GiB", "adapter_memory": "2GiB"}
-        loop, _ = assemble.engine_loop(settings.load({**options, "prefix_caching": False}))
+        loop, _ = composition.engine_loop(settings.load({**options, "prefix_caching": False}))
         result = measure(loop, spec, made, streams, kinds, asked)
     print(json.dumps(result, indent=1))
     if asked.json is not None:

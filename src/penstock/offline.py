@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from penstock import assemble, settings
+from penstock import composition, settings
 from penstock.deployment.sync_driver import Driver
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import (
@@ -70,7 +70,7 @@ class LLM:
         self.settings = settings.load({"model": model, **values}, file=config)
         if ignored := settings.strays():
             logger.warning("%s", ignored)
-        self.model = assemble.model(self.settings, pulling)
+        self.model = composition.model(self.settings, pulling)
         preflight.check(self.settings, self.model.spec)
         self.adapters = {
             name: adapter_of(name, files)
@@ -78,9 +78,9 @@ class LLM:
         }
         self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
         with ThreadPoolExecutor(1, "pipeline") as thread:  # weights are packed without the interpreter lock
-            opening = thread.submit(assemble.pipeline, self.settings, self.model)
+            opening = thread.submit(composition.pipeline, self.settings, self.model)
             self._before_load(opening.result)
-            engine, self.facts = assemble.engine(self.settings)
+            engine, self.facts = composition.engine(self.settings)
         try:
             self.pipeline = opening.result()
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock import assemble, settings
+from penstock import composition, settings
 from penstock.flow import Adapter, Cancel, Delta, FinishReason, Query, SamplingParams, Submit
 from penstock.store.adapter import open_adapter
 
@@ -43,7 +43,7 @@ class Answer:
 
 class AdapterEngine:
     def __init__(self, model: str, **options: Any) -> None:
-        self.loop, self.facts = assemble.engine_loop(settings.load({"model": model, **options}, environ={}))
+        self.loop, self.facts = composition.engine_loop(settings.load({"model": model, **options}, environ={}))
         self.answers: dict[str, Answer] = {}
         self._count = 0
 

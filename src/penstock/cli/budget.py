@@ -58,7 +58,7 @@ def budget(
 ) -> None:
     """Count the tokens of a prompt's parts for MODEL, and what is left of its context. With --assembly, show what
     context assembly makes of them. Exit code 1: it does not fit."""
-    from penstock import assemble
+    from penstock import composition
 
     prompt = Prompt(
         system=_text(system, "system"),
@@ -69,7 +69,7 @@ def budget(
     options = None if assembly is None else _assembly(assembly)
     settings = load({"model": model})
     with download_bar() as bar:
-        pipeline = assemble.pipeline(settings, assemble.model(settings, bar))
+        pipeline = composition.pipeline(settings, composition.model(settings, bar))
     if pipeline.tokenizer is None:
         raise ModelInvalid(f"{pipeline.spec.name} has no tokenizer", param="model")
 

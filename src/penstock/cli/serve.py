@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from penstock import assemble
+from penstock import composition
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
@@ -194,8 +194,8 @@ async def _load(
     found = await finding
     for one in found:
         say(f"model {one.entry.name}: {_kind(one)}")
-    journal = assemble.journal(settings, Source(found[0].entry.name))
-    safety = await asyncio.to_thread(assemble.safety, settings, journal)
+    journal = composition.journal(settings, Source(found[0].entry.name))
+    safety = await asyncio.to_thread(composition.safety, settings, journal)
     status.begin("starting the engine")
     sockets = None if frontends == 1 else Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
     models = ServerModels(settings, draw_secret(), journal, cluster, sockets)
@@ -206,13 +206,15 @@ async def _load(
         http = await _listen(settings, status, listener, closing, say)
     await _import_app(models)
     further = None if sockets is None else _spawn_frontends(settings, frontends, listener, sockets, closing)
-    database = await asyncio.to_thread(assemble.database, settings)
+    database = await asyncio.to_thread(composition.database, settings)
     if database is not None:
         closing.callback(database.close)
     registry = models.build(found)
-    models.gateway = assemble.gateway(settings, registry, models.secret, journal, safety)
-    accounting = assemble.accounting(settings, database, journal)
-    app, service, observer = assemble.server(settings, registry, models.gateway, journal, models, accounting, database)
+    models.gateway = composition.gateway(settings, registry, models.secret, journal, safety)
+    accounting = composition.accounting(settings, database, journal)
+    app, service, observer = composition.server(
+        settings, registry, models.gateway, journal, models, accounting, database
+    )
     closing.callback(service.close)
     for part in (service.key_manager, safety, accounting):
         if part is not None:

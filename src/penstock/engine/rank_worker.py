@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from penstock import assemble
+from penstock import composition
 from penstock.engine.ipc import IpcLink, PeerGone, open_rank_link
 from penstock.errors import PenstockError
 from penstock.flow import Failure
@@ -57,7 +57,7 @@ def work(link: IpcLink[ToRank]) -> int:
     try:
         settings = from_wire(start.settings)
         configure(settings.observe.log_format)
-        assemble.follow_rank_0(settings, start.rank, start.folder, loaded, _steps(messages))
+        composition.follow_rank_0(settings, start.rank, start.folder, loaded, _steps(messages))
     except PeerGone:
         raise
     except Exception as error:

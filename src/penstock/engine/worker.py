@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import Any
 
-from penstock import assemble
+from penstock import composition
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.engine.loop import EngineLoop
 from penstock.engine.serve import Report, serve
@@ -50,7 +50,7 @@ def build(
     settings: Settings, secret: bytes, report: Report, transfer: TransferSetup | None
 ) -> tuple[EngineLoop, dict[str, Any]]:
     configure(settings.observe.log_format)
-    built = assemble.engine_loop(settings, secret, report, transfer)
+    built = composition.engine_loop(settings, secret, report, transfer)
     trim_heap()
     return built
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from penstock import assemble
+from penstock import composition
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.replica import Replica
 from penstock.deployment.replica_set import ReplicaSet
@@ -36,7 +36,7 @@ NEXT_ENGINE_S = 60.0  # a frontend waits so long for the engine that replaces a 
 def find_models(settings: Settings) -> list[FoundModel]:
     """Those that the control process has found, with their adapters: they are on this machine, and fit."""
     if not settings.models:
-        files = assemble.model(settings)
+        files = composition.model(settings)
         sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
         adapters = find_adapters(settings, files.spec)
         return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files, adapters)]
@@ -47,7 +47,7 @@ def find_models(settings: Settings) -> list[FoundModel]:
 
 
 def _find_model(settings: Settings, entry: ModelEntry) -> FoundModel:
-    files = replace(assemble.model(settings), name=entry.name)
+    files = replace(composition.model(settings), name=entry.name)
     return FoundModel(entry, files, find_adapters(settings, files.spec))
 
 
@@ -104,7 +104,7 @@ def build_server(
 ) -> tuple[ASGIApp, Service]:
     """The application of the frontend. `database` is that of keys."""
     emit = link.record if settings.observe.events else None
-    key_manager = None if database is None else assemble.key_manager(database)
+    key_manager = None if database is None else composition.key_manager(database)
     fail_open = settings.tenants.limits_unavailable == "open"
     service = Service(
         models,
@@ -115,7 +115,7 @@ def build_server(
         keep_texts=settings.observe.keep_texts,
         accounting=RemoteAccounting(link, durable=settings.needs_database, fail_open=fail_open, emit=emit),
         default_max_tokens=settings.serve.default_max_tokens,
-        keys=assemble.key_directory(settings, key_manager),
+        keys=composition.key_directory(settings, key_manager),
         key_manager=key_manager,
         end_revoked=settings.tenants.revoked_streams == "end",
         responses=RemoteResponseStore(link, what="response"),

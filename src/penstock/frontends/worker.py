@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from penstock import assemble
+from penstock import composition
 from penstock.frontends.build import FrontendModels, build_server, find_models
 from penstock.frontends.control_link import ControlLink
 from penstock.frontends.gate import FrontendGate
@@ -90,9 +90,9 @@ class Frontend:
         events = self._link if settings.observe.events else None
         models = FrontendModels(settings, start, self._link)
         registry = await models.connect(await asyncio.to_thread(find_models, settings))
-        safety = await asyncio.to_thread(assemble.safety, settings, events)
-        gateway = assemble.gateway(settings, registry, start.secret, events, safety)
-        database = await asyncio.to_thread(assemble.database, settings) if settings.tenants.keys else None
+        safety = await asyncio.to_thread(composition.safety, settings, events)
+        gateway = composition.gateway(settings, registry, start.secret, events, safety)
+        database = await asyncio.to_thread(composition.database, settings) if settings.tenants.keys else None
         app, service = build_server(settings, registry, gateway, self._link, database)
         if service.key_manager is not None:
             await service.key_manager.start()

@@ -1,4 +1,4 @@
-"""The events of a request's way through the server. A stage calls `emit` with one of them; `assemble` chooses the
+"""The events of a request's way through the server. A stage calls `emit` with one of them; `composition` chooses the
 listener, which is the journal.
 
     Accepted ─► Parsed ─► Validated ─► (Rendered ─► Tokenized)* ─► Queued ─► Delivered* ─► Flushed* ─► Finished

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock import assemble
+from penstock import composition
 from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
 from penstock.flow.identity import SequenceNumbers
 from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, settings_of
@@ -62,7 +62,7 @@ class FoundModel(msgspec.Struct):
 def find_models(settings: Settings, progress: Progress | None = None) -> list[FoundModel]:
     """All models that the settings name, downloaded if need be. Without [[models]], one, which its files name."""
     if not settings.models:
-        files = assemble.model(settings, progress)
+        files = composition.model(settings, progress)
         sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
         preflight.check(settings, files.spec)
         entry = ModelEntry(name=files.name, pinned=True, **sections)
@@ -78,7 +78,7 @@ def find_model(settings: Settings, entry: ModelEntry, number: int = 0, progress:
     try:
         if entry.prefill_replicas:
             preflight.check_pools(own)
-        files = replace(assemble.model(own, progress), name=entry.name)
+        files = replace(composition.model(own, progress), name=entry.name)
         preflight.check(own, files.spec)
         adapters = find_adapters(own, files.spec, progress)
     except PenstockError as error:
@@ -200,13 +200,13 @@ class ServerModels:
             first = sum(map(len, self.engine_paths.values()))
             paths = [self.links / f"engine-{first + number}" for number in range(len(shares))]
             self.engine_paths[entry.name] = paths
-        return assemble.replica_set(shares, entry, self.secret, self.journal, on_phase, self.cluster, paths)
+        return composition.replica_set(shares, entry, self.secret, self.journal, on_phase, self.cluster, paths)
 
     def local(self, found: FoundModel, replicas: ReplicaSet) -> LocalModel:
         entry = found.entry
         assert found.files is not None
         settings = settings_of(self.settings, entry)
-        model = assemble.local_model(settings, found.files, replicas, self._numbers, self.listener)
+        model = composition.local_model(settings, found.files, replicas, self._numbers, self.listener)
         model.card = replace(model.card, **_card_fields(entry))
         return model
 
@@ -244,7 +244,7 @@ class ServerModels:
             created=int(time.time()),
             **_card_fields(entry),
         )
-        return assemble.upstream_model(endpoint, card, self._numbers, entry.tokenizer, self.listener)
+        return composition.upstream_model(endpoint, card, self._numbers, entry.tokenizer, self.listener)
 
     def resident(self, found: FoundModel, model: LocalModel, shares: list[ReplicaShare]) -> Resident:
         from penstock.deployment.residency import Resident

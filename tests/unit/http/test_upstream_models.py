@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from helpers.scripted_upstream import Exchange, Script, ScriptedUpstream, answer, delta, usage
-from penstock import assemble, settings
+from penstock import composition, settings
 from penstock.deployment.protocol import Capability, ModelCard
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.upstream_endpoint import Endpoint
@@ -47,10 +47,10 @@ async def serving(**scripts: Script) -> AsyncIterator[tuple[httpx.AsyncClient, S
             endpoint = Endpoint(name=name, url=upstream.url, model="there", capabilities=CAPABILITIES)
             card = ModelCard(name=name, capabilities=CAPABILITIES, remote=True)
             models.add(UpstreamModel(endpoint, card, numbers))
-        gateway = assemble.gateway(chosen, models, b"secret")
+        gateway = composition.gateway(chosen, models, b"secret")
         first, *others = upstreams
         gateway.chains[first] = [ChainLink(name) for name in others]
-        app, service, _ = assemble.server(chosen, models, gateway)
+        app, service, _ = composition.server(chosen, models, gateway)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             try:
                 yield client, service, upstreams

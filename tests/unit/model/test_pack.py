@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers import tiny_gguf, tiny_models
 from penstock import settings
-from penstock.assemble import engine_loop
+from penstock.composition import engine_loop
 from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix, quantize

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny_models
-from penstock import assemble, settings
+from penstock import composition, settings
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
 from penstock.flow import Delta, FinishReason, Query, SamplingParams, Submit
@@ -25,7 +25,7 @@ class Engine:
     def __init__(self, folder: Path, transport: Transport, *, exports: bool, **options: Any) -> None:
         asked = settings.load({"model": str(folder), "kv_memory": "20MB", "threads": 1, **options}, environ={})
         self.loop: EngineLoop
-        self.loop, self.facts = assemble.engine_loop(asked, SECRET, None, TransferSetup(transport, exports))
+        self.loop, self.facts = composition.engine_loop(asked, SECRET, None, TransferSetup(transport, exports))
 
     def run(self, name: str, tokens: list[int], count: int) -> tuple[list[int], int]:
         """The output, and how many tokens were found cached."""

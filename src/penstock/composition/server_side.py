@@ -1,50 +1,23 @@
-"""The composition root: the only module that knows all the others, on both sides of the border.
-
-Each function imports the stages that it puts together, so that a command loads what it uses, when it does: a server
-starts its engine process before it imports the web stack.
-"""
+"""Puts together the parts of a server that all models share: journal, gateway, accounts, keys, HTTP."""
 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from penstock import __version__
-from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid
-from penstock.flow import Engine, SamplingParams
-from penstock.flow.identity import SequenceNumbers, Source
-from penstock.flow.prefix import draw_secret
-from penstock.flow.transfer import TransferSetup
-from penstock.settings import ModelEntry, ObserveSettings, Settings
-from penstock.startup import process_tuning
-from penstock.store.files import ModelFiles
-from penstock.store.progress import Progress
-from penstock.store.resolve import resolve, resolve_draft_model
-from penstock.store.spec_check import chosen_context
-from penstock.system.heap import trim_heap
+from penstock.flow.identity import Source
+from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from penstock.batch.protocol import BatchData
-    from penstock.cluster.ray_cluster import RayCluster
     from penstock.database.database import Database
     from penstock.deployment.autoscaler import Autoscaler
-    from penstock.deployment.local_model import LocalModel
-    from penstock.deployment.protocol import Capability, ModelCard
     from penstock.deployment.registry import ModelRegistry
-    from penstock.deployment.replica_set import ReplicaSet
-    from penstock.deployment.upstream_endpoint import Endpoint
-    from penstock.deployment.upstream_model import UpstreamModel
-    from penstock.engine.loop import EngineLoop
-    from penstock.flow.ranks import RankLogits, RankPages, RankStep
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.gateway import Gateway
     from penstock.gateway.keys.directory import KeyDirectory
@@ -53,100 +26,11 @@ if TYPE_CHECKING:
     from penstock.gateway.safety.safety import Safety
     from penstock.http.response_store import ResponseStore
     from penstock.http.service import ModelManager, Service
-    from penstock.observe.events import Emit, Listener
+    from penstock.observe.events import Listener
     from penstock.observe.observer import Observer
     from penstock.observe.trace.journal import Journal
-    from penstock.pipeline import Pipeline
-    from penstock.startup.sharing import ReplicaShare
-    from penstock.tokenize.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 RESPONSE_THREADS = 4  # that read and write stored responses in a database
-
-
-def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
-    """The model's files for a frontend, downloaded if need be. Recommended sampling parameters that are out of bounds
-    are dropped with a warning."""
-    if settings.models:
-        raise InvalidSetting("[[models]] is for penstock serve: name one model", param="models")
-    files = _resolve(settings, pulling)
-    drafts, _, draft_model = settings.engine.speculate.partition(":")
-    if drafts == "draft" and draft_model:
-        resolve_draft_model(draft_model, progress=pulling)
-    sampling = {}
-    for name, value in files.sampling.items():
-        try:
-            SamplingParams(**{name: value})  # type: ignore[arg-type]
-        except InvalidRequest as error:
-            logger.warning("ignored a recommended sampling parameter of %s: %s", files.name, error.message)
-        else:
-            sampling[name] = value
-    return msgspec.structs.replace(files, sampling=sampling)
-
-
-def _resolve(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
-    return resolve(settings.model.model, progress=pulling, weights=settings.model.load_format != "dummy")
-
-
-def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
-    """The pipeline of a library: without events."""
-    from penstock.tokenize.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None
-    trim_heap()  # before the weights take their memory
-    return _pipeline(settings, files, tokenizer)
-
-
-def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
-    """For a library: an engine that is ready, in this process or in its own, and its facts. It records no events."""
-    settings = msgspec.structs.replace(settings, observe=ObserveSettings(events=False))
-    if settings.engine.isolate or settings.engine.tensor_parallel > 1:  # a process group is of a whole process
-        from penstock.engine.process import ProcessEngine
-
-        remote = ProcessEngine(settings, draw_secret())
-        return remote, remote.wait_ready()
-    from penstock.engine.local import LocalEngine
-
-    loop, facts = engine_loop(settings)
-    if facts["device"] == "cpu":
-        return LocalEngine(loop), facts
-    from penstock.startup.torch_process import release_device_memory
-
-    return LocalEngine(loop, release_device_memory), facts
-
-
-def engine_loop(
-    settings: Settings,
-    secret: bytes | None = None,
-    report: Callable[[str], None] | None = None,
-    transfer: TransferSetup | None = None,
-) -> tuple[EngineLoop, dict[str, Any]]:
-    """The loop of an engine: `engine.serve` runs it in a process of its own, `engine.local` in this one. `secret` is
-    the server's (`flow.prefix`); `report` is told each phase of the start; `transfer` says how it exchanges KV blocks
-    with other engines."""
-    begun = time.monotonic()
-    files = _resolve(settings)  # no download: the frontend has resolved it before
-    with process_tuning.fast_start():
-        from penstock.startup import build
-
-        return build.engine_loop(settings, files, begun, secret, report, transfer)
-
-
-def follow_rank_0(
-    settings: Settings,
-    rank: int,
-    meeting: str,
-    loaded: Callable[[int], RankPages],
-    steps: Iterable[RankStep | RankLogits],
-) -> None:
-    """The work of any other rank of a tensor-parallel engine: see `forward.torch_backend`. `meeting` is the folder
-    where the ranks meet."""
-    files = _resolve(settings)
-    with process_tuning.fast_start():
-        from penstock.startup import build
-
-    build.follow_rank_0(settings, files, rank, meeting, loaded, steps)
 
 
 def journal(settings: Settings, source: Source) -> Journal | None:
@@ -164,119 +48,6 @@ def journal(settings: Settings, source: Source) -> Journal | None:
 
         listeners.append(to_endpoint(__version__, asked.otel_endpoint, epoch).export)
     return Journal(source, keep_texts=asked.keep_texts, listeners=listeners, epoch=epoch)
-
-
-def replica_set(
-    shares: Sequence[ReplicaShare],
-    entry: ModelEntry,
-    secret: bytes,
-    journal: Journal | None = None,
-    on_phase: Callable[[str], None] | None = None,
-    cluster: RayCluster | None = None,
-    listen: Sequence[Path] | None = None,
-) -> ReplicaSet:
-    """The supervised engine processes of a model for a server, at most one per share: none is started yet. `secret` is
-    the server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
-    does until it is ready. `cluster`: where they run; None: on this machine.
-    `listen`: where further frontends find each."""
-    from penstock.deployment.prefill_pool import PrefillPool
-    from penstock.deployment.protocol import Role
-    from penstock.deployment.replica import Replica
-    from penstock.deployment.replica_set import ReplicaSet
-    from penstock.deployment.scale_policy import ScaleLimits
-    from penstock.engine.process import ProcessEngine
-    from penstock.observe.events import Scaled
-
-    def make_replica(number: int) -> Replica:
-        source = Source(entry.name, number)
-        report = None if journal is None else (lambda: journal.replica(source).level)
-        emit = None if journal is None else journal.record
-        settings, gpu = shares[number % len(shares)]
-        settings = msgspec.structs.replace(settings, cache=settings.cache.for_replica(number))
-        tell = on_phase if number == 0 else None
-        path = None if listen is None else listen[number]
-        role, transfer = None, None
-        if entry.prefill_replicas:
-            role = Role.PREFILL if number < entry.prefill_replicas else Role.DECODE
-            transfer = TransferSetup(entry.kv_transport, exports=role is Role.PREFILL)
-
-        def spawn() -> ProcessEngine:
-            if cluster is None:
-                return ProcessEngine(settings, secret, tell, gpu=gpu, listen=path, transfer=transfer)
-            from penstock.cluster.ray_engine import RayEngine
-
-            return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None))
-
-        return Replica(spawn, source, emit, report=report, role=role)
-
-    def tell_scaled(before: int, after: int, reason: str) -> None:
-        if journal is not None:
-            journal.record(Scaled("", journal.clock(), entry.name, before, after, reason))
-
-    limits = None
-    if entry.max_replicas is not None:
-        limits = ScaleLimits(entry.least_replicas, entry.max_replicas, entry.scale_up_s, entry.scale_down_s)
-    emit = None if journal is None else journal.record
-    prefill = PrefillPool(secret, entry.prefill_min_tokens, emit) if entry.prefill_replicas else None
-    return ReplicaSet(make_replica, entry.first_replicas, limits=limits, on_scaled=tell_scaled, prefill=prefill)
-
-
-def local_model(
-    settings: Settings,
-    files: ModelFiles,
-    replicas: ReplicaSet,
-    numbers: SequenceNumbers,
-    journal: Listener | None = None,
-) -> LocalModel:
-    """A model around its replicas. `numbers` are the server's."""
-    from penstock.deployment.local_model import LocalModel
-    from penstock.deployment.protocol import ModelCard
-    from penstock.tokenize.tokenizer import Tokenizer
-
-    if files.tokenizer is None:
-        raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
-    tokenizer = Tokenizer.load(files.tokenizer)
-    emit = None if journal is None else journal.record
-    pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens, numbers)
-    capabilities: set[Capability] = {"completion", "embedding", "structured_output", "logprobs", "token_ids"}
-    if pipeline.chat_format is not None:
-        capabilities |= {"chat", "tools"}
-        if pipeline.chat_format.reasoning is not None:
-            capabilities.add("reasoning")
-    card = ModelCard(
-        name=files.name,
-        context=pipeline.context,
-        capabilities=frozenset(capabilities),
-        drafts=settings.engine.speculate.partition(":")[0],  # not from where: that is a path of the server
-        recommended={**files.sampling, **({} if files.max_tokens is None else {"max_tokens": files.max_tokens})},
-        created=int(time.time()),
-    )
-    return LocalModel(card, files, pipeline, tokenizer, replicas, max_waiting=settings.schedule.max_waiting)
-
-
-def upstream_model(
-    endpoint: Endpoint,
-    card: ModelCard,
-    numbers: SequenceNumbers,
-    tokenizer: str | None = None,
-    journal: Listener | None = None,
-) -> UpstreamModel:
-    """A model of another server. `tokenizer` is a source of models whose tokenizer counts its tokens."""
-    from penstock.deployment.protocol import CAPABILITIES
-    from penstock.deployment.upstream_model import UpstreamModel
-
-    if unknown := sorted(set(endpoint.capabilities) - set(CAPABILITIES)):
-        known = ", ".join(CAPABILITIES)
-        raise InvalidSetting(f"{card.name}: capabilities: {unknown[0]!r} is none of {known}", param="capabilities")
-    counter = None
-    if tokenizer is not None:
-        from penstock.tokenize.tokenizer import Tokenizer
-
-        files = resolve(tokenizer, weights=False)
-        if files.tokenizer is None:
-            raise ModelInvalid(f"{tokenizer} has no tokenizer", param="tokenizer")
-        counter = Tokenizer.load(files.tokenizer)
-    return UpstreamModel(endpoint, card, numbers, counter, None if journal is None else journal.record)
 
 
 def gateway(
@@ -474,33 +245,6 @@ def key_directory(settings: Settings, manager: KeyManager | None) -> KeyDirector
         assert manager is not None
         directories.append(manager.keys)
     return SeveralDirectories(directories) if directories else NoKeys()
-
-
-def _pipeline(
-    settings: Settings,
-    files: ModelFiles,
-    tokenizer: Tokenizer | None,
-    emit: Emit | None = None,
-    default_max_tokens: int | None = None,
-    numbers: SequenceNumbers | None = None,
-) -> Pipeline:
-    from penstock.grammar.checker import Checker
-    from penstock.pipeline import Pipeline
-    from penstock.prompt.template import ChatTemplate
-
-    spec = files.spec
-    return Pipeline(
-        spec,
-        tokenizer,
-        ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None,
-        context=chosen_context(spec, settings.model.context),
-        constraints=Checker(files.tokenizer, spec.vocab_size, spec.end_tokens),
-        by_priority=settings.schedule.policy in ("fair", "priority"),
-        default_max_tokens=default_max_tokens,
-        emit=emit,
-        model=files.name,
-        numbers=numbers,
-    )
 
 
 def _observer(settings: Settings, models: ModelRegistry, journal: Journal, accounting: Accounting) -> Observer:

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from helpers import tiny_models
 from helpers.store_samples import LLAMA, TOKENIZER, write_gguf
-from penstock import assemble, settings
+from penstock import composition, settings
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.replica_set import ReplicaSet
 from penstock.engine import process
@@ -31,7 +31,7 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     path = write_gguf(tmp_path / "x.gguf", metadata=LLAMA | TOKENIZER | metadata)
 
-    found = assemble.model(settings.load({"model": str(path)}, environ={}))
+    found = composition.model(settings.load({"model": str(path)}, environ={}))
 
     assert found.sampling == {"top_p": 0.5}
     SamplingParams(**found.sampling)  # type: ignore[arg-type]
@@ -44,11 +44,11 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
 
 def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
     chosen = settings.load({"model": str(tiny_models.make("llama", tmp_path / "tiny"))}, environ={})
-    files = assemble.model(chosen)
+    files = composition.model(chosen)
     replicas = ReplicaSet(cast(Any, None))  # their engines are yet to come
-    model = assemble.local_model(chosen, files, replicas, SequenceNumbers())
+    model = composition.local_model(chosen, files, replicas, SequenceNumbers())
     models = ModelRegistry([model])
-    app, service, _ = assemble.server(chosen, models, assemble.gateway(chosen, models, b"secret"))
+    app, service, _ = composition.server(chosen, models, composition.gateway(chosen, models, b"secret"))
     with closing(service), TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == files.spec.context
         (listener,) = replicas._ready_listeners
@@ -64,7 +64,7 @@ def test_all_engines_of_a_server_get_its_secret(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, *_rest, **_named: given.append(secret))
     secret = draw_secret()
     assert len(secret) == SECRET_BYTES
-    replicas = assemble.replica_set([ReplicaShare(settings.load(environ={}))], ModelEntry(name="m"), secret)
+    replicas = composition.replica_set([ReplicaShare(settings.load(environ={}))], ModelEntry(name="m"), secret)
     replicas.spawn()
     replicas.replicas[0]._spawn()  # as it does when the first has died
     assert given == [secret, secret]
