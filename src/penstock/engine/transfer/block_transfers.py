@@ -100,6 +100,7 @@ class BlockTransfers:
 
     def _import(self, transfer: str, address: str, root: bytes, tenant: str, tokens: list[int]) -> bool:
         """Begin to fetch what is not cached here of a prompt; False: there are too few blocks for it."""
+        self._release_stopped()
         if transfer in self._imports:  # of an earlier attempt, whose thread has not ended
             return False
         cache, chain = self._cache, PrefixChain(root, self._cache.block_size, tenant)
@@ -128,7 +129,13 @@ class BlockTransfers:
         arriving = self._imports.get(transfer)
         if arriving is not None:
             arriving.transferred.stop(JOIN_S)
-            if arriving.transferred.ended:  # else it may still write: its blocks stay held
+            self._release_stopped()
+
+    def _release_stopped(self) -> None:
+        """Give back the blocks of imports that were cancelled. A thread that has not ended may still write: its blocks
+        stay held until a later look, at the latest when the next import begins."""
+        for transfer, arriving in list(self._imports.items()):
+            if arriving.transferred.stopped and arriving.transferred.ended:
                 self._finish(transfer)
 
     def _finish(self, transfer: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import hmac
 import secrets
 import socket
 import struct
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -36,7 +35,7 @@ def transfer_key(secret: bytes) -> bytes:
 
 
 class Channel:
-    """One end. Belongs to one thread; `close` may be called by another, and ends a wait."""
+    """One end. Belongs to one thread."""
 
     def __init__(self, sock: socket.socket, incoming: Any, key: bytes, *, listens: bool, stall_s: float = STALL_S):
         """Authenticates both sides: raises TransferError, or OSError. `incoming`: the type of messages received."""
@@ -111,11 +110,6 @@ class Channel:
             if not count:
                 raise TransferError("connection", "the other side is gone")
             place += count
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # ends the wait of another thread, which `close` alone does not
-        self.socket.close()
 
     def _read(self, size: int) -> bytes:
         data = bytearray(size)

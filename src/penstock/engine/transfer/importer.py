@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,8 @@ class Import:
         self._key = transfer_key(secret)
         self._stall_s = stall_s
         self._lock = threading.Lock()
-        self._channel: Channel | None = None
-        self._stopped = False
+        self._socket: socket.socket | None = None  # once it is connected
+        self.stopped = False  # by `stop`
         self._thread = threading.Thread(target=self._run, name="kv-import", daemon=True)
         self._thread.start()
 
@@ -59,9 +60,10 @@ class Import:
     def stop(self, wait_s: float) -> None:
         """Have it end, and wait for that."""
         with self._lock:
-            self._stopped = True
-            if self._channel is not None:
-                self._channel.close()
+            self.stopped = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)  # ends the thread's wait, which `close` does not
         self._thread.join(wait_s)
 
     def _run(self) -> None:
@@ -77,17 +79,17 @@ class Import:
         except Exception as error:
             logger.exception("a transfer of KV blocks failed")
             self.error = TransferError("internal", f"{type(error).__name__}: {error}")
-        if self._stopped:
+        if self.stopped:
             self.error = TransferError("cancelled", "the transfer was ended")
         self.seconds = time.monotonic() - start
 
     def _fetch_blocks(self) -> None:
         with connect(self._address, self._stall_s) as sock:
-            channel = Channel(sock, ToImporter, self._key, listens=False, stall_s=self._stall_s)
             with self._lock:
-                if self._stopped:
+                if self.stopped:
                     return
-                self._channel = channel
+                self._socket = sock
+            channel = Channel(sock, ToImporter, self._key, listens=False, stall_s=self._stall_s)
             channel.send(self._fetch)
             offer = channel.receive()
             if isinstance(offer, Refusal):

@@ -251,6 +251,43 @@ def test_an_import_that_is_cancelled_gives_its_blocks_back(make: Make, monkeypat
     source.check_idle()
 
 
+def test_an_import_from_an_engine_that_says_nothing_can_be_cancelled(make: Make) -> None:
+    target = make(exports=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert target.prompt("kv_import", address=f"tcp:127.0.0.1:{silent.getsockname()[1]}")
+        with silent.accept()[0]:
+            target.ask("kv_import_cancel")
+            target.check_idle()
+
+
+def test_an_import_that_ends_late_gives_its_blocks_back_at_the_next(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting, ended, connect = threading.Event(), threading.Event(), importer.connect
+
+    def slow(*arguments: Any) -> socket.socket:
+        connecting.set()
+        assert ended.wait(60)
+        return connect(*arguments)
+
+    monkeypatch.setattr(block_transfers, "JOIN_S", 0.0)
+    monkeypatch.setattr(importer, "connect", slow)
+    source, target = make(exports=True), make(exports=False)
+    source.compute()
+    address = source.prompt("kv_export")["address"]
+    assert target.prompt("kv_import", address=address)
+    assert connecting.wait(60)
+    (thread,) = (one for one in threading.enumerate() if one.name == "kv-import")
+    target.ask("kv_import_cancel")
+    assert not target.prompt("kv_import", address=address)  # its thread may still write
+    ended.set()
+    thread.join(60)
+    assert target.prompt("kv_import", address=address)
+    assert target.result()["cause"] is None
+    target.check_idle()
+    source.ask("kv_export_end")
+
+
 def test_an_exporter_that_stalls_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_transfers, "Import", lambda *arguments: importer.Import(*arguments, stall_s=0.05))
     gate = Gate(monkeypatch, 2)
