@@ -45,8 +45,9 @@ class ScriptedEngine:
     def query(self, message: Query) -> None: ...
 
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
-        with suppress(BlockingIOError):
-            os.read(self.ends[0], 1 << 10)  # the signal is seen once, as a socket's is
+        if not self.closed:  # else the number may be another file's by now
+            with suppress(BlockingIOError):
+                os.read(self.ends[0], 1 << 10)  # the signal is seen once, as a socket's is
         news, self.news = self.news, []
         if self.dead is not None and self.open:
             ends = [

@@ -4,8 +4,7 @@
 
 When the process dies, requests whose clients have seen output end in an error. The others are submitted once more, to
 another replica that is ready or to the next process: a request that kills engines must not do so for ever. They end in
-an error if no engine restarts. A process that has work but makes no progress counts as hung after a while, and is
-killed.
+an error if no engine restarts. A process that has work but makes no progress for a while is killed.
 """
 
 from __future__ import annotations
@@ -162,6 +161,7 @@ class Replica:
         while True:
             while self._engine.dead is None:
                 await self._change()
+            self._pump()  # its death may have been noticed elsewhere: it is not READY without an engine
             self._unwatch()
             self._engine.close()
             wait_s = FIRST_WAIT_S if time.monotonic() - since > HEALTHY_AFTER_S else wait_s
@@ -198,9 +198,7 @@ class Replica:
         for listener in self._ready_listeners:
             listener(self.facts)
         orphans, self._orphans = self._orphans, []
-        for submit in orphans:
-            self._hand_over(submit)
-        self._look_again()
+        self._hand_over_all(orphans)
 
     async def _listen(self, hang_s: float) -> None:
         """Kill an engine that hangs."""
@@ -334,7 +332,9 @@ class Replica:
         for submit in orphans:
             sequence = self._dispatcher.sequences[submit.id]
             peer = self.find_peer(sequence.ticket)
-            if peer is None and sequence.ticket.recovery is not None:  # another model need not wait for the next engine
+            if sequence.ticket.left:  # no client waits for it
+                self._dispatcher.deliver(Delta(id=submit.id, finish=FinishReason.CANCELLED))
+            elif peer is None and sequence.ticket.recovery is not None:  # another model need not wait for an engine
                 self._dispatcher.deliver(terminal_delta(submit.id, "the engine died", EngineDied.code))
             elif peer is None:
                 self._orphans.append(submit)

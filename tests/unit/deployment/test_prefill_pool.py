@@ -128,7 +128,7 @@ def run(story: Callable[[World], Coroutine[Any, Any, None]], replicas: int = 2, 
         made = ReplicaSet(make, replicas, prefill=pool)
         made.spawn()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(5):
                 await made.start()
                 made.supervise(1000.0)
                 await story(World(engines, made, pool))
@@ -300,6 +300,100 @@ def test_the_decode_replica_dies(phase: str, monkeypatch: pytest.MonkeyPatch) ->
         assert dict(world.pool.totals.failures) == {"decode": 1}
 
     run(story, replicas=3)
+
+
+def test_a_prefill_replica_answers_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 30.0)
+
+    async def story(world: World) -> None:
+        world.decoder.die()
+        await until(lambda: world.replicas.replicas[1].state is State.RESTARTING)
+        await world.finish(world.submit(request("a")), engine=world.prefiller, cached=0)
+        assert world.prefiller.submitted == ["a/0"]
+        world.prefiller.die()
+        await until(lambda: world.replicas.replicas[0].state is State.RESTARTING)
+        with pytest.raises(EngineDied):  # as without pools
+            world.submit(request("b"))
+
+    run(story)
+
+
+def test_a_prefill_replica_answers_what_the_only_decode_replica_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 30.0)
+
+    async def story(world: World) -> None:
+        ticket = world.submit(request("a"))
+        await until(lambda: world.prefiller.open == ["a/0/prefill"])
+        world.decoder.die()
+        await until(lambda: world.replicas.replicas[1].state is State.RESTARTING)
+        await world.prefill()
+        await world.prefiller.answer("kv_export", {"address": "somewhere", "blocks": 4})
+        await world.finish(ticket, engine=world.prefiller, cached=16)
+        await until(lambda: world.prefiller.asked("kv_export_end"))
+        assert dict(world.pool.totals.failures) == {"decode": 1}
+
+    run(story)
+
+
+def test_a_prefill_replica_that_has_just_died_leaves_the_prompt_to_the_decode_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 30.0)
+
+    async def story(world: World) -> None:
+        world.prefiller.dead = "the engine process died (signal 9)"  # nobody has noticed
+        ticket = world.submit(request("a"))
+        await world.finish(ticket, cached=0)
+        assert world.decoder.submitted == ["a/0"]  # and not what was meant for the other
+        assert dict(world.pool.totals.failures) == {"prefill": 1}
+        assert world.replicas.open == 0
+
+    run(story)
+
+
+PHASES = ["submit", "prefill", "export", "import", "result", "decode"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_that_goes_leaves_nothing_behind(phase: str) -> None:
+    reached = PHASES.index(phase)
+
+    async def story(world: World) -> None:
+        ticket = world.submit(request("a"))
+        if phase != "submit":
+            await until(lambda: world.prefiller.open == ["a/0/prefill"])
+        if reached >= PHASES.index("export"):
+            await world.prefill()
+            await until(lambda: world.prefiller.asked("kv_export"))
+        if phase in ("import", "result"):
+            await world.prefiller.answer("kv_export", {"address": "somewhere", "blocks": 4})
+            await until(lambda: world.decoder.asked("kv_import"))
+        if phase == "result":
+            await world.decoder.answer("kv_import", True)
+            await until(lambda: world.decoder.asked("kv_import_result"))
+        if phase == "decode":
+            await world.transfer()
+            await until(lambda: world.decoder.open == ["a/0"])
+        world.replicas.replicas[1].cancel(ticket)
+        if phase == "decode":
+            assert world.decoder.cancelled == ["a/0"]
+            world.decoder.say(Delta(id="a/0", finish=FinishReason.CANCELLED))
+        await until(lambda: ticket.done)  # not `finished`, which is for a client that is there
+        assert [choice.finish for choice in ticket.active_requests[0].choices] == [FinishReason.CANCELLED]
+        if phase == "prefill":
+            await until(lambda: world.prefiller.cancelled == ["a/0/prefill"])
+            world.prefiller.say(Delta(id="a/0/prefill", finish=FinishReason.CANCELLED))
+        if reached >= PHASES.index("export"):
+            await until(lambda: world.prefiller.asked("kv_export_end"))
+        if phase in ("import", "result"):
+            await until(lambda: world.decoder.asked("kv_import_cancel"))
+        await until(lambda: world.replicas.open == 0)
+        if phase != "decode":
+            assert world.decoder.submitted == []
+        assert world.prefiller.submitted == ([] if phase == "submit" else ["a/0/prefill"])
+        assert dict(world.pool.totals.failures) == ({} if phase in ("submit", "decode") else {"cancelled": 1})
+
+    run(story)
 
 
 def test_no_room_in_the_decode_replica() -> None:
