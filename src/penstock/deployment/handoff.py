@@ -4,7 +4,7 @@
                                                              ┊ blocks, engine to engine
     decode replica                                           kv_import ─► kv_import_result ─► Submit
 
-Whatever fails on the way, the decode replica computes what it does not have: a handoff can only save work. It is part
+If any of these steps fails, the decode replica computes what it does not have: a handoff can only save work. It is part
 of a request (`deferred`): the client's ticket is the decode replica's from the start.
 """
 

@@ -45,7 +45,7 @@ class Outbox:
             self._send_more()
 
     def drop(self, names: Collection[str]) -> None:
-        """These are not sent any more. A handoff for nobody ends."""
+        """These are not sent any more. A handoff that no request waits for ends."""
         self._unsent = deque(submit for submit in self._unsent if submit.id not in names)
         tasks = {found[1] for name in names if (found := self._deferred.pop(name, None)) is not None}
         for task in tasks - {task for _, task in self._deferred.values()}:

@@ -6,13 +6,13 @@ import asyncio
 
 from penstock.flow import Cancel, Chunk, Delta, Submit
 from penstock.stream.active_request import ActiveRequest
-from penstock.stream.choice import ChoiceStream
+from penstock.stream.choice import ChoiceStream, NoText
 
 
 class PrefillRequest(ActiveRequest):
     def __init__(self, submit: Submit) -> None:
         """Its id is empty: the journal has no such request."""
-        super().__init__("", [submit], lambda index: ChoiceStream(index, submit.params, _NoText()))
+        super().__init__("", [submit], lambda index: ChoiceStream(index, submit.params, NoText()))
         self.ended: asyncio.Future[Delta] = asyncio.get_running_loop().create_future()
 
     def push(self, delta: Delta) -> tuple[Chunk | None, Cancel | None]:
@@ -21,16 +21,3 @@ class PrefillRequest(ActiveRequest):
             if not self.ended.done():
                 self.ended.set_result(delta)
         return None, None
-
-
-class _NoText:
-    """A flow.TextStream."""
-
-    fixed_texts = None
-    holds_text = False
-
-    def push(self, token: int) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""

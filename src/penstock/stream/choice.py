@@ -267,7 +267,7 @@ def _complete_calls(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
 
 
 class NoText:
-    """Of a model without a tokenizer: token ids are all there is."""
+    """Of a model without a tokenizer, or a request whose text is not wanted: token ids are all there is."""
 
     fixed_texts = None
     holds_text = False

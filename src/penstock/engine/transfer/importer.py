@@ -1,5 +1,5 @@
 """The side of a transfer that wants the blocks: a thread of its own fetches them, straight into blocks of the cache
-that nobody else has. The engine's loop publishes what has arrived."""
+that no sequence uses yet. The engine's loop publishes what has arrived."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Import:
         wanted = {(group, index) for group, some in enumerate(self._fetch.wanted) for index in some}
 
         def memory_of(message: object) -> memoryview | None:
-            """Where the content of a block goes. A block that nobody asked for has no place."""
+            """Where the content of a block goes. A block that was not asked for has no place."""
             if not isinstance(message, Block):
                 return None
             if (message.group, message.index) not in wanted:
