@@ -33,7 +33,7 @@ from penstock.http.server import HttpServer
 from penstock.http.service import Service
 from penstock.observe.trace.journal import Journal
 from penstock.settings import Settings, child_environment
-from penstock.settings.sections import MAX_FRONTENDS
+from penstock.settings.server import MAX_FRONTENDS
 from penstock.startup.server_models import ServerModels
 from penstock.system.framed_socket import listen_on
 

@@ -37,16 +37,13 @@ from penstock.settings.sections import (
     CacheSettings,
     EngineSettings,
     ModelSettings,
-    ObserveSettings,
     Positive,
     PriceSettings,
-    RoutingSettings,
     ScheduleSettings,
     Section,
-    ServeSettings,
-    TenantSettings,
     error_in_words,
 )
+from penstock.settings.server import ObserveSettings, RoutingSettings, ServeSettings, TenantSettings
 
 __all__ = [
     "ENV_PREFIX",

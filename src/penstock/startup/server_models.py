@@ -18,7 +18,7 @@ from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, Penst
 from penstock.flow.identity import SequenceNumbers
 from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, settings_of
 from penstock.settings.models import entry_label, parse_duration
-from penstock.settings.sections import MAX_FRONTENDS
+from penstock.settings.server import MAX_FRONTENDS
 from penstock.startup import preflight
 from penstock.startup.adapters import find_adapters
 from penstock.startup.sharing import (
