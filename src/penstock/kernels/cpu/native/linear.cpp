@@ -211,8 +211,10 @@ void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end
     if constexpr (KIND > BF16 && KIND != U8_HALVES) {
         if (tokens >= MANY_TOKENS) {
             const int64_t pairs_end = begin + (end - begin) / STRIP * STRIP, rest = tokens % STRIP_TOKENS;
-            for (int64_t panel = begin; panel < pairs_end; panel += STRIP)
-                strip<KIND>(work, segment, panel, first_row, tokens - rest);
+            for (int64_t panel = begin; panel < pairs_end; panel += STRIP) {
+                if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, panel, first_row, tokens - rest);
+                else strip<KIND, true>(work, segment, panel, first_row, tokens - rest);
+            }
             if (rest) tiles<KIND, STRIP_TOKENS / 2>(work, segment, begin, pairs_end, first_row, tokens - rest, tokens);
             begin = pairs_end;
         }

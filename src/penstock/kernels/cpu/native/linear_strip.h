@@ -12,11 +12,15 @@ constexpr int STRIP = 2, STRIP_TOKENS = 4;
 constexpr int64_t STRIP_PASS = 256;  // tokens
 constexpr float SMALLEST_HALF = 0x1p-24f;
 constexpr int64_t STRIP_BLOCKS = 16;
+constexpr int64_t LEVEL_TOKENS = 64;  // from so many on, scales are prepared for every level of activations: measured
 
 // Some blocks of a strip as the products read them. Codes of 8 bits are read where they are.
 struct alignas(64) Strip {
     uint8_t unpacked[STRIP][STRIP_BLOCKS * 512];
-    int32_t scales[STRIP_BLOCKS][STRIP][NUM_LEVELS][PANEL];  // see `put_scales`
+    union {
+        int32_t scale_bits[STRIP_BLOCKS][STRIP][NUM_LEVELS][PANEL];  // by level: see `put_scale_bits`
+        float scales[STRIP_BLOCKS][STRIP][PANEL];                    // for too few tokens to make that worth while
+    };
     float offsets[STRIP_BLOCKS][STRIP][PANEL];
     const uint8_t* codes[STRIP];  // [blocks][8][16][4]
 };
@@ -24,7 +28,7 @@ struct alignas(64) Strip {
 // The bits of scale * level_factor(level), less those of the factor: with the bits of an activation's scale of that level
 // added, those of the product of both scales, to the last bit. They differ by whole steps of the exponent. A scale of 0
 // becomes the smallest that a weight can have: its codes are zeros.
-inline void put_scales(__m512 scale, int32_t (*bits)[PANEL]) {
+inline void put_scale_bits(__m512 scale, int32_t (*bits)[PANEL]) {
     const __m512 some = _mm512_mask_mov_ps(scale, _mm512_cmp_ps_mask(scale, _mm512_setzero_ps(), _CMP_EQ_OQ),
                                            _mm512_set1_ps(SMALLEST_HALF));
     for (int level = 0; level < NUM_LEVELS; ++level) {
@@ -35,7 +39,7 @@ inline void put_scales(__m512 scale, int32_t (*bits)[PANEL]) {
 }
 
 // Blocks `begin` to `end` of the two panels from `panel` on.
-template <int KIND>
+template <int KIND, bool LEVELS>
 void read_strip(const Segment& segment, int64_t panel, int64_t blocks, int64_t begin, int64_t end, Strip& strip) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     const __m512i low = _mm512_set1_epi8(15);
@@ -44,7 +48,9 @@ void read_strip(const Segment& segment, int64_t panel, int64_t blocks, int64_t b
         const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + first * (NIBBLES ? 256 : 512);
         strip.codes[p] = NIBBLES ? strip.unpacked[p] : packed;
         for (int64_t b = 0; b < end - begin; ++b) {
-            put_scales(halves(segment.scales + (first + b) * PANEL), strip.scales[b][p]);
+            const __m512 scale = halves(segment.scales + (first + b) * PANEL);
+            if (LEVELS) put_scale_bits(scale, strip.scale_bits[b][p]);
+            else _mm512_store_ps(strip.scales[b][p], scale);
             if (OFFSET) _mm512_store_ps(strip.offsets[b][p], halves(segment.offsets + (first + b) * PANEL));
             if (!NIBBLES) continue;
             uint8_t* to = strip.unpacked[p] + b * 512;
@@ -59,7 +65,7 @@ void read_strip(const Segment& segment, int64_t panel, int64_t blocks, int64_t b
 
 // Adds the products of `blocks` blocks with four tokens to `sums` [tokens][32], or writes them there if they are the row's
 // first ones. `stride` is the number of blocks of a row of x.
-template <int KIND>
+template <int KIND, bool LEVELS>
 void strip_tile(const Strip& strip, int64_t blocks, const Quantized* x, int64_t stride, bool first_ones, float* sums) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     constexpr int T = STRIP_TOKENS;
@@ -100,9 +106,11 @@ void strip_tile(const Strip& strip, int64_t blocks, const Quantized* x, int64_t 
             const Quantized& a = x[t * stride + b];
 #pragma GCC unroll 2
             for (int p = 0; p < STRIP; ++p) {
-                const __m512i bits = _mm512_castps_si512(_mm512_set1_ps(a.scale));
+                const __m512 scale = _mm512_set1_ps(a.scale);
                 const __m512 factor =
-                    _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(strip.scales[b][p][a.level]), bits));
+                    LEVELS ? _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(strip.scale_bits[b][p][a.level]),
+                                                                  _mm512_castps_si512(scale)))
+                           : _mm512_mul_ps(_mm512_load_ps(strip.scales[b][p]), scale);
                 const __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(products[t][p], others[t][p]));
                 total[t][p] = _mm512_fmadd_ps(product, factor, total[t][p]);
                 if (!OFFSET) continue;
@@ -136,7 +144,7 @@ __attribute__((always_inline)) inline void fetch_strip(const Segment& segment, i
 }
 
 // The two panels from `panel` on, for the first `tokens`, a multiple of STRIP_TOKENS.
-template <int KIND>
+template <int KIND, bool LEVELS>
 void strip(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t tokens) {
     alignas(64) Strip read;
     alignas(64) float sums[STRIP_PASS][STRIP * PANEL];
@@ -148,12 +156,12 @@ void strip(const Work& work, const Segment& segment, int64_t panel, int64_t firs
             const bool last = chunk + 1 == chunks;
             const int64_t block = blocks * chunk / chunks, count = blocks * (chunk + 1) / chunks - block;
             const int64_t next = last ? (panel + STRIP) * blocks : panel * blocks + block + count;
-            read_strip<KIND>(segment, panel, blocks, block, block + count, read);
+            read_strip<KIND, LEVELS>(segment, panel, blocks, block, block + count, read);
             for (int64_t token = begin; token < end; token += STRIP_TOKENS) {
                 float* some = sums[chunks == 1 ? 0 : token - begin];
                 fetch_strip<KIND>(segment, next, blocks, count, (token - begin) / STRIP_TOKENS,
                                   (end - begin) / STRIP_TOKENS);
-                strip_tile<KIND>(read, count, work.quantized + token * blocks + block, blocks, chunk == 0, some);
+                strip_tile<KIND, LEVELS>(read, count, work.quantized + token * blocks + block, blocks, chunk == 0, some);
                 for (int t = 0; last && t < STRIP_TOKENS; ++t)
                     put<STRIP * PANEL>(work, token + t, first_row + row, rows, some + t * STRIP * PANEL);
             }
