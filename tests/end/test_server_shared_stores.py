@@ -118,14 +118,15 @@ def test_a_file_of_one_server_is_the_input_of_a_batch_of_another(servers: tuple[
 def test_a_batch_is_cancelled_through_another_server(servers: tuple[Server, Server]) -> None:
     a, b = both(servers)
     with a, b:
-        endless = [chat(servers[0], f"r{index}", max_tokens=400, ignore_eos=True) for index in range(40)]
+        names = [f"r{index}" for index in range(500)]  # many more than run at once: some have not begun
+        endless = [chat(servers[0], name, max_tokens=400, ignore_eos=True) for name in names]
         name = a.batches.create(input_file_id=upload(a, endless), endpoint=CHAT, completion_window="24h").id
         until(begun(b, name, 1), "the first line")
         assert b.batches.cancel(name).status == "cancelling"
         until(lambda: b.batches.retrieve(name).status == "cancelled", "the end of the batch")
         batch = a.batches.retrieve(name)
         both_files = results(a, batch.output_file_id) + results(b, batch.error_file_id)
-        assert sorted(both_files) == sorted(f"r{index}" for index in range(40))
+        assert sorted(both_files) == sorted(names)
 
 
 def test_a_killed_server_is_succeeded_by_another(
