@@ -20,6 +20,10 @@ ENGINE = ("numpy", "torch", "triton", "zmq")
         ("penstock.cli", ("asyncio", *WEB, *TEXT, *TOOLS, *ENGINE)),  # penstock --help
         ("penstock.cli.serve", (*WEB, *TEXT, *TOOLS, *ENGINE)),  # penstock serve, up to the start of the engine
         ("penstock.cli.run, penstock.cli.chat, penstock.offline", ("asyncio", *WEB, *TEXT, *TOOLS, *ENGINE)),
+        (  # an engine in its user's process
+            "penstock.engine.local, penstock.startup.build, penstock.forward.native_backend",
+            ("asyncio", "click", "zmq", "multiprocessing.shared_memory", *WEB, *TOOLS, "torch", "triton"),
+        ),
         ("penstock.engine.worker", ("asyncio", "click", *WEB, *TEXT, *TOOLS, "torch", "triton")),
         ("penstock.http.app, penstock.http.server", ("llguidance", *TOOLS, *ENGINE)),  # the frontend of a server
         ("penstock.frontends.worker", ("llguidance", *TOOLS, *ENGINE)),

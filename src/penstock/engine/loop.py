@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.adapters import AdapterCache
-from penstock.engine.kv_publisher import KvPublisher
 from penstock.engine.model_traces import ModelTraces, Trace
-from penstock.engine.transfer.block_transfers import BlockTransfers
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Backend, Cancel, Constraint, Delta, Frame, Query, Reply, Submit
 from penstock.grammar.grammar_cache import GrammarCache
 from penstock.schedule.scheduler import Scheduler
+
+if TYPE_CHECKING:  # most engines need neither
+    from penstock.engine.kv_publisher import KvPublisher
+    from penstock.engine.transfer.block_transfers import BlockTransfers
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@
 
     settings ──decide──► BackendConfig ──build──► BuiltBackend ──► EngineLoop, and facts about all of it
 
-A backend's module is imported when it is chosen: only the native one does without torch.
+A backend's module is imported when it is chosen: only the native one does without torch. So are those of processes and
+sockets: an engine in its user's process does without ZeroMQ.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.cache import CacheManager, EvictionHistory
 from penstock.cache.kv_events import KvEventLog
-from penstock.engine.kv_publisher import KvPublisher
 from penstock.engine.loop import EngineLoop
-from penstock.engine.rank_group import RankGroup
-from penstock.engine.transfer.block_transfers import BlockTransfers, KvMemory
 from penstock.errors import InvalidSetting
 from penstock.flow.ranks import RankLogits, RankPages, RankStep
 from penstock.flow.transfer import TransferSetup
@@ -49,6 +47,10 @@ from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
 from penstock.system.extras import INSTALL_TORCH, has_torch, require_torch
 from penstock.system.resources import cores
+
+if TYPE_CHECKING:
+    from penstock.engine.kv_publisher import KvPublisher
+    from penstock.engine.transfer.block_transfers import BlockTransfers
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,8 @@ def engine_loop(
             param="prefill_replicas",
         )
     if config.shard.world > 1:
+        from penstock.engine.rank_group import RankGroup
+
         group = RankGroup(settings, config.shard.world)
         config = replace(config, meeting=str(group.folder), followers=group)
     _say_unused_scales(config)
@@ -133,7 +137,7 @@ def engine_loop(
         raise
     trace = None if built.tracer is None else lazy_trace(built.tracer)
     events = _kv_events(config, built)
-    publisher = None if events is None else KvPublisher(config.settings.cache.kv_events or "", events)
+    publisher = None if events is None else _publisher(config, events)
     scheduler = _scheduler(config, built, secret, events)
     transfers = None if transfer is None else _transfers(config, built, scheduler, transfer, secret)
     loop = EngineLoop(scheduler, built.backend, grammars, trace, built.adapters, publisher, transfers)
@@ -301,6 +305,8 @@ def _limits(settings: Settings, spec: ModelSpec, device: DeviceKind, dtype: Dtyp
 def _transfers(
     config: BackendConfig, built: BuiltBackend, scheduler: Scheduler, setup: TransferSetup, secret: bytes | None
 ) -> BlockTransfers:
+    from penstock.engine.transfer.block_transfers import BlockTransfers, KvMemory
+
     assert built.kv_memory is not None
     assert secret is not None
     size, cache = built.cache, scheduler.cache
@@ -356,6 +362,12 @@ def _kv_events(config: BackendConfig, built: BuiltBackend) -> KvEventLog | None:
     if config.settings.cache.kv_events is None or not config.settings.cache.prefix_caching:
         return None
     return KvEventLog(built.cache.block_size, "GPU" if config.kind == "cuda" else "CPU")
+
+
+def _publisher(config: BackendConfig, events: KvEventLog) -> KvPublisher:
+    from penstock.engine.kv_publisher import KvPublisher
+
+    return KvPublisher(config.settings.cache.kv_events or "", events)
 
 
 def _scheduler(
