@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from helpers.server_process import PATIENCE_S, Server, until
+from penstock import LLM, SamplingParams
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -163,6 +164,34 @@ def test_requests_of_a_prefix_go_where_it_is_cached(tiny: Path, tmp_path: Path, 
         listed = httpx.get(f"{server.url}/observe/requests", params=query, timeout=PATIENCE_S).json()["requests"]
         assert sum(one["cached_tokens"] > 0 for one in listed) >= 6
         assert {one["replica"] for one in listed} == {0, 1}
+
+
+def test_blocks_travel_between_the_nodes_of_two_pools(tiny: Path, tmp_path: Path, nodes: Nodes) -> None:
+    """Over TCP, at the nodes' own addresses. Without the prefill replica's node, the other computes prompts itself."""
+    pools = 'replicas = 2\nprefill_replicas = 1\nprefill_min_tokens = 64\nkv_transport = "tcp"\n'
+    prompts = [[(seed * 37 + place * 7) % 300 + 5 for place in range(200)] for seed in range(4)]
+    with serve(nodes, tiny, tmp_path, pools) as server, LLM(str(tiny), kv_memory="60MB", threads=1) as llm:
+        params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+        expected = [list(llm.generate(prompt, params).tokens) for prompt in prompts]
+
+        def complete(prompt: list[int]) -> list[int]:
+            body = {"model": "tiny", "prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+            answer = httpx.post(
+                f"{server.url}/v1/completions", json={**body, "return_token_ids": True}, timeout=PATIENCE_S
+            )
+            assert answer.status_code == 200, answer.text
+            found: list[int] = answer.json()["choices"][0]["token_ids"]
+            return found
+
+        assert [complete(prompt) for prompt in prompts[:2]] == expected[:2]
+        assert server.metrics()["penstock_kv_transfers_total"] == 2
+        roles = [one["role"] for one in deployments(server)]
+        assert roles == ["prefill", "decode"]
+        facts = httpx.get(f"{server.url}/observe/facts", params={"replica": 0}, timeout=PATIENCE_S).json()["engine"]
+        kind, host, _ = facts["kv_transfer"].split(":")
+        assert (kind, host) in [("tcp", node.node_ip_address) for node in nodes.nodes]
+        nodes.kill(next(node for node in nodes.nodes if node.node_ip_address == host))
+        assert [complete(prompt) for prompt in prompts[2:]] == expected[2:]
 
 
 def test_auto_starts_a_cluster_on_this_machine(tiny: Path) -> None:

@@ -41,17 +41,25 @@ def adapter(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tiny: Path, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def config(tiny: Path, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("settings") / "penstock.toml"
     file.write_text(SETTINGS.format(tiny=tiny, adapter=adapter))
-    with Server(f"--config={file}") as server:
+    return file
+
+
+@pytest.fixture(scope="module")
+def server(config: Path) -> Iterator[Server]:
+    with Server(f"--config={config}") as server:
         yield server
 
 
 class Pools:
+    """Each request is on a connection of its own: another frontend may get it."""
+
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.http = httpx.Client(base_url=server.url, timeout=PATIENCE_S)
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=server.url, timeout=PATIENCE_S, limits=limits)
 
     def deployments(self) -> list[dict[str, Any]]:
         (model, *_) = self.http.get("/admin/models").json()["data"]
@@ -71,9 +79,12 @@ class Pools:
         assert len(held) == 2
         return not any(float(line.split()[-1]) for line in held) and not any(map(self.open, (PREFILL, DECODE)))
 
-    def kill(self, replica: int, number: int = signal.SIGKILL) -> None:
+    def pid(self, replica: int) -> int:
         facts = self.http.get("/observe/facts", params={"model": "pooled", "replica": replica}).json()
-        os.kill(facts["engine"]["pid"], number)
+        return int(facts["engine"]["pid"])
+
+    def kill(self, replica: int, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid(replica), number)
 
     def counts(self) -> dict[str, float]:
         """Transfers and failures by cause."""
@@ -85,12 +96,15 @@ class Pools:
         }
         return {"transfers": values["penstock_kv_transfers_total"], **failures}
 
-    def complete(self, tokens: list[int], **fields: Any) -> dict[str, Any]:
+    def post(self, tokens: list[int], **fields: Any) -> httpx.Response:
         body = {
             "model": "pooled", "prompt": tokens, "max_tokens": 16, "temperature": 0, "ignore_eos": True,
             "return_token_ids": True, **fields,
         }  # fmt: skip
-        answer = self.http.post("/v1/completions", json=body)
+        return self.http.post("/v1/completions", json=body)
+
+    def complete(self, tokens: list[int], **fields: Any) -> dict[str, Any]:
+        answer = self.post(tokens, **fields)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -244,6 +258,30 @@ def test_a_client_that_disconnects_leaves_no_block(pools: Pools, stopped: int) -
         until(lambda: pools.open(DECODE) == 0, "its end")
         pools.kill(stopped, signal.SIGCONT)
         assert asking.exception(PATIENCE_S) is not None
+
+
+def test_several_frontends(config: Path, llm: LLM) -> None:
+    """Each has its prompts computed by the same prefill replica; one that is killed meanwhile takes nothing with it."""
+    with Server(f"--config={config}", "--frontends", 2) as server, ThreadPoolExecutor() as threads:
+        pools, seen, asked = Pools(server), set(), 0
+        while len(seen) < 2 or asked < 4:
+            answer = pools.post(prompt(asked))
+            assert tokens_of(answer.json()) == [greedy(llm, prompt(asked))]
+            seen.add(answer.headers["x-penstock-frontend"])
+            asked += 1
+        assert pools.counts() == {"transfers": asked}
+        prefiller = pools.pid(PREFILL)
+        os.kill(prefiller, signal.SIGSTOP)
+        cut_off = threads.submit(pools.post, prompt(90))
+        until(lambda: server.metric("open_requests") == 1, "its prompt is at the prefill replica")
+        for frontend in server.frontends():
+            os.kill(frontend, signal.SIGKILL)
+        assert isinstance(cut_off.exception(PATIENCE_S), httpx.HTTPError)
+        os.kill(prefiller, signal.SIGCONT)
+        assert tokens_of(pools.complete(prompt(91))) == [greedy(llm, prompt(91))]
+        until(pools.idle, "idle")
+        assert pools.http.get("/observe/check").json()["ok"]
+        pools.http.close()
 
 
 def _close_sockets(client: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -96,9 +97,38 @@ def test_values_are_valid(tmp_path: Path) -> None:
     assert loaded.needs_key
     file = tmp_path / "penstock.toml"
     file.write_text(one("ConfigMap")["data"]["penstock.toml"])
-    loaded = settings.load(environ={}, file=file)
+    assert settings.load(environ={}, file=file).tenants.keys
+
+
+def test_servers_have_time_to_drain(tmp_path: Path) -> None:
+    service = documents(COMPOSE)[0]["services"]["penstock"]
+    assert float(service["stop_grace_period"].removesuffix("s")) > float(service["environment"]["PENSTOCK_DRAIN_S"])
+    file = tmp_path / "penstock.toml"
+    file.write_text(one("ConfigMap")["data"]["penstock.toml"])
     grace_s = one("Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace_s > loaded.serve.drain_s
+    _, sleep_s = container()["lifecycle"]["preStop"]["exec"]["command"]
+    assert grace_s > settings.load(environ={}, file=file).serve.drain_s + int(sleep_s) + 10
+
+
+def test_containers_change_nothing_but_their_volumes() -> None:
+    assert container()["securityContext"]["readOnlyRootFilesystem"]
+    service = documents(COMPOSE)[0]["services"]["penstock"]
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    mounted = {mount["mountPath"] for mount in container()["volumeMounts"]}
+    mounts = {volume.partition(":")[2] for volume in service["volumes"]} | set(service["tmpfs"])
+    for file in DOCKERFILES:
+        volumes = set(json.loads(dict(instructions(file))["VOLUME"]))
+        assert volumes | {"/tmp"} == mounts == mounted - {"/etc/penstock"}
+
+
+def test_images_have_versions() -> None:
+    """Those of a minor version at least: a tag such as 17 is another program next year."""
+    images = [service["image"] for service in documents(COMPOSE)[0]["services"].values()]
+    others = [image for image in images if not image.startswith("penstock:")]
+    bases = [rest.split()[0] for file in DOCKERFILES for name, rest in instructions(file) if name == "FROM"]
+    assert len(others) == 4
+    for image in (*others, *bases):
+        assert re.search(r":v?\d+\.\d+", image), image
 
 
 def test_arguments_are_those_of_the_command_line() -> None:

@@ -14,8 +14,11 @@ class EngineActor:
 
     def run(self, address: str, keys: bytes) -> int:
         """`address` is the frontend's, `keys` a line of EngineKeys. Returns the exit code of the process."""
+        from ray.util import get_node_ip_address
+
+        host: str = get_node_ip_address()  # type: ignore[no-untyped-call]
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.engine.worker", address],
+            [sys.executable, "-m", "penstock.engine.worker", address, host],
             stdin=subprocess.PIPE,
             env=child_environment(),
             process_group=0,

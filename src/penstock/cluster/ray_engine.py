@@ -9,7 +9,9 @@ from collections.abc import Callable
 from penstock.cluster.ray_cluster import RayCluster
 from penstock.cluster.tcp_link import ListeningLink
 from penstock.engine.process import ProcessEngine
+from penstock.engine.remote import RemoteEngine
 from penstock.flow import Frame, Reply, Start
+from penstock.flow.transfer import TransferSetup
 from penstock.settings import Settings, to_wire
 
 WAITING = "waiting for a node with room"
@@ -29,10 +31,12 @@ class RayEngine(ProcessEngine):
         on_phase: Callable[[str], None] | None = None,
         *,
         gpus: int = 0,
+        transfer: TransferSetup | None = None,
     ) -> None:
-        """Takes as many CPUs as the engine has threads."""
-        self._begin(on_phase)
-        self._start: Start | None = Start(to_wire(settings), secret)  # until the engine is there
+        """Takes as many CPUs as the engine has threads. `transfer`: how it exchanges KV blocks with other engines, at
+        the address of its node."""
+        RemoteEngine.__init__(self, on_phase)
+        self._start: Start | None = Start(to_wire(settings), secret, transfer=transfer)  # until the engine is there
         read_end, write_end = os.pipe()
         self.link = ListeningLink(cluster.host, read_end)
         self._released = False

@@ -90,7 +90,7 @@ def replica_set(
     the server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
     does until it is ready. `cluster`: where they run; None: on this machine.
     `listen`: where further frontends find each."""
-    from penstock.deployment.prefill_pool import PrefillPool
+    from penstock.deployment.prefill_pool import PrefillPool, role_of
     from penstock.deployment.protocol import Role
     from penstock.deployment.replica import Replica
     from penstock.deployment.replica_set import ReplicaSet
@@ -106,17 +106,15 @@ def replica_set(
         settings = msgspec.structs.replace(settings, cache=settings.cache.for_replica(number))
         tell = on_phase if number == 0 else None
         path = None if listen is None else listen[number]
-        role, transfer = None, None
-        if entry.prefill_replicas:
-            role = Role.PREFILL if number < entry.prefill_replicas else Role.DECODE
-            transfer = TransferSetup(entry.kv_transport, exports=role is Role.PREFILL)
+        role = role_of(number, entry.prefill_replicas)
+        transfer = None if role is None else TransferSetup(entry.kv_transport, exports=role is Role.PREFILL)
 
         def spawn() -> ProcessEngine:
             if cluster is None:
                 return ProcessEngine(settings, secret, tell, gpu=gpu, listen=path, transfer=transfer)
             from penstock.cluster.ray_engine import RayEngine
 
-            return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None))
+            return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None), transfer=transfer)
 
         return Replica(spawn, source, emit, report=report, role=role)
 

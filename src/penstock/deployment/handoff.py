@@ -21,6 +21,7 @@ from penstock.deployment.prefill_request import PrefillRequest
 from penstock.deployment.protocol import Call
 from penstock.errors import PenstockError
 from penstock.flow import FinishReason, SamplingParams, Submit
+from penstock.flow.transfer import TRANSFER_S
 from penstock.observe import events
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.004  # between two looks at an import
-TRANSFER_S = 30.0  # from the export to the end of the import
 
 
 class HandoffFailed(Exception):

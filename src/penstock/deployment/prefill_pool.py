@@ -16,22 +16,27 @@ from penstock.flow import Submit
 from penstock.flow.prefix import root_key
 from penstock.observe.events import Emit
 
+SUMS = ("transfers", "blocks", "bytes", "seconds")
+
 
 @dataclass(slots=True)
 class TransferTotals:
-    """Since the server started."""
+    """Since the server started. `sums`: "transfers" in which something arrived, their "blocks", "bytes" and "seconds",
+    from the end of the prefill to that of the import."""
 
-    transfers: int = 0  # in which something arrived
-    blocks: int = 0
-    bytes: int = 0
-    seconds: float = 0.0  # from the end of the prefill to that of the import
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
     failures: Counter[str] = field(default_factory=Counter)  # handoffs that did not go to their end, by cause
 
     def add(self, blocks: int, num_bytes: int, seconds: float) -> None:
-        self.transfers += blocks > 0
-        self.blocks += blocks
-        self.bytes += num_bytes
-        self.seconds += seconds
+        for name, more in zip(SUMS, (blocks > 0, blocks, num_bytes, seconds), strict=True):
+            self.sums[name] += more
+
+
+def role_of(number: int, prefill_replicas: int) -> Role | None:
+    """Of the replica `number` of a model: the first ones compute prompts."""
+    if not prefill_replicas:
+        return None
+    return Role.PREFILL if number < prefill_replicas else Role.DECODE
 
 
 class PrefillPool:

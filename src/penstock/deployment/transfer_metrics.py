@@ -27,7 +27,7 @@ class TransferCollector(Collector):
             title = "penstock_kv_transfers" if name == "transfers" else f"penstock_kv_transfer_{name}"
             family = CounterMetricFamily(title, help_text, labels=["model"])
             for model, totals in pools:
-                family.add_metric([model], getattr(totals, name))
+                family.add_metric([model], totals.sums[name])
             yield family
         failures = CounterMetricFamily(
             "penstock_kv_transfer_failures",

@@ -8,26 +8,23 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from penstock import errors
-from penstock.engine.terminal import terminal_messages
-from penstock.errors import EngineDied
-from penstock.flow import Cancel, Frame, Query, Ready, Reply, Submit
+from penstock.engine.remote import RemoteEngine
+from penstock.flow import Frame, Reply
 from penstock.flow.messages import FromEngine, ToEngine
 from penstock.system.framed_socket import FramedSocket
 
 LOOK_S = 0.05  # between two looks for an engine that starts
 
 
-class LinkedEngine:
-    """Implements flow.WatchedEngine. Belongs to one event loop. Every open sequence gets a terminal Delta, also when
-    the engine dies."""
+class LinkedEngine(RemoteEngine):
+    """Implements flow.WatchedEngine. Belongs to one event loop."""
 
     def __init__(self, path: Path, end_engine: Callable[[str], None]) -> None:
         """The engine listens at `path`; raises OSError otherwise. `end_engine` has its process killed, and says why."""
+        super().__init__()
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.connect(str(path))
@@ -39,47 +36,21 @@ class LinkedEngine:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
         self._writing = False
-        self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
-        self.queries: set[int] = set()  # ids of those without a Reply so far
-        self.facts: dict[str, Any] | None = None
-        self.failure: errors.PenstockError | None = None
-        self.dead: str | None = None
 
     @property
     def handles(self) -> tuple[int, ...]:
         return (self._framed.fileno(),)
 
-    def submit(self, message: Submit) -> None:
-        self._check_alive()
-        self.open.add(message.id)
-        self._send(message)
-
-    def cancel(self, message: Cancel) -> None:
-        self._send(message)
-
-    def query(self, message: Query) -> None:
-        self._check_alive()
-        self.queries.add(message.id)
-        self._send(message)
-
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         """Never waits."""
-        messages: list[Frame | Reply] = []
-        if self.dead is None:
-            for data in self._framed.receive():
-                match self._decoder.decode(data):
-                    case Frame() as frame:
-                        self.open.difference_update(delta.id for delta in frame.deltas if delta.finish is not None)
-                        messages.append(frame)
-                    case Reply() as reply:
-                        self.queries.discard(reply.id)
-                        messages.append(reply)
-                    case Ready() as ready:
-                        self.facts = ready.facts
-            if self._framed.gone:
-                self.dead = "the engine process died"
+        return super().receive(0.0)
+
+    def _receive(self, timeout_s: float | None) -> list[FromEngine]:
         if self.dead is not None:
-            messages += terminal_messages(self.dead, self.open, self.queries)
+            return []
+        messages = [self._decoder.decode(data) for data in self._framed.receive()]
+        if self._framed.gone:
+            self.dead = "the engine process died"
         return messages
 
     def end(self, why: str) -> None:
@@ -110,10 +81,6 @@ class LinkedEngine:
         if self._writing:
             self._writing = False
             asyncio.get_running_loop().remove_writer(self._framed.fileno())
-
-    def _check_alive(self) -> None:
-        if self.dead is not None:
-            raise EngineDied(self.dead)
 
 
 async def wait_for_engine(path: Path, timeout_s: float) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # most engines need neither
 logger = logging.getLogger(__name__)
 
 MAX_FINDING = 1000  # characters of an integrity error, which may list every block
-COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint to be compiled, or an adapter loaded
+# How long an idle loop waits at a time for a constraint to be compiled, an adapter loaded, or a transfer to end.
+THREAD_WAIT_S = 0.01
 
 
 class EngineLoop:
@@ -64,7 +65,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or (self.transfers is not None and self.transfers.ending)
 
     def handle(self, message: Submit | Cancel | Query) -> Reply | None:
         """Handle a message of the frontend; a Query is answered at once. Never raises because of a client's mistake."""
@@ -84,6 +85,8 @@ class EngineLoop:
         """Plan a step and launch it, settle the oldest one if it is due, and return the Deltas and the record."""
         deltas: list[Delta] = []
         try:
+            if self.transfers is not None:
+                self.transfers.tend()
             if self.held:
                 self._release()
             if self.adapters is not None and self.adapters.loading:
@@ -94,9 +97,11 @@ class EngineLoop:
             if self.scheduler.in_flight > (self.scheduler.lookahead if plan is not None else 0):
                 deltas = self.scheduler.settle(self.backend.collect())
             elif plan is None and self.held:
-                self._release(wait_s=COMPILE_WAIT_S)  # there is no other work
+                self._release(wait_s=THREAD_WAIT_S)  # there is no other work
             elif plan is None and self.adapters is not None and self.adapters.loading:
-                self._take_adapters(self.adapters, wait_s=COMPILE_WAIT_S)
+                self._take_adapters(self.adapters, wait_s=THREAD_WAIT_S)
+            elif plan is None and self.transfers is not None:
+                self.transfers.tend(THREAD_WAIT_S)
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -159,6 +164,8 @@ class EngineLoop:
         if handler is None:
             return Reply(query.id, error=f"unknown query {query.kind!r}; there are {', '.join(self.queries)}")
         try:
+            if self.transfers is not None:
+                self.transfers.tend()
             return Reply(query.id, value=handler(**query.arguments))
         except PenstockError as error:
             return Reply(query.id, error=error.message)

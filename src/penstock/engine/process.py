@@ -17,12 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock import errors
 from penstock.engine.ipc import PeerGone, open_frontend_link
-from penstock.engine.terminal import terminal_messages
+from penstock.engine.remote import RemoteEngine
 from penstock.errors import EngineDied
-from penstock.flow import Cancel, Failure, Frame, Query, Ready, Reply, Start, Submit
-from penstock.flow.messages import FromEngine, StartPhase, Stop
+from penstock.flow import Frame, Reply, Start
+from penstock.flow.messages import FromEngine, Stop, ToEngine
 from penstock.flow.transfer import TransferSetup
 from penstock.settings import Settings, child_environment, to_wire
 from penstock.system.resources import only_gpu
@@ -30,8 +29,8 @@ from penstock.system.resources import only_gpu
 STOP_GRACE_S = 5.0
 
 
-class ProcessEngine:
-    """Implements flow.WatchedEngine. Every open sequence gets a terminal Delta, also when the process dies."""
+class ProcessEngine(RemoteEngine):
+    """Implements flow.WatchedEngine."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class ProcessEngine:
     ) -> None:
         """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees. `listen`: where further
         frontends find it. `transfer`: how it exchanges KV blocks with other engines."""
-        self._begin(on_phase)
+        super().__init__(on_phase)
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
         read_end, write_end = os.pipe()
@@ -65,14 +64,6 @@ class ProcessEngine:
             os.close(write_end)  # the child holds the only copy now: it closes when the child ends
         self._send(Start(to_wire(settings), secret, None if listen is None else str(listen), transfer))
 
-    def _begin(self, on_phase: Callable[[str], None] | None) -> None:
-        self._on_phase = on_phase
-        self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
-        self.queries: set[int] = set()  # ids of those without a Reply so far
-        self.facts: dict[str, Any] | None = None
-        self.failure: errors.PenstockError | None = None
-        self.dead: str | None = None
-
     @property
     def handles(self) -> tuple[int, ...]:
         return (int(self.link.socket.fd), self.link.lifeline)
@@ -85,27 +76,6 @@ class ProcessEngine:
                 self.close()
                 raise self.failure or EngineDied(self.dead or "")
         return self.facts
-
-    def submit(self, message: Submit) -> None:
-        self._check_alive()
-        self.open.add(message.id)
-        self._send(message)
-
-    def cancel(self, message: Cancel) -> None:
-        self._send(message)
-
-    def query(self, message: Query) -> None:
-        self._check_alive()
-        self.queries.add(message.id)
-        self._send(message)
-
-    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
-        if timeout_s is None and not self.open and not self.queries:
-            timeout_s = 0.0
-        messages = self.read_messages(timeout_s)
-        if self.dead is not None:
-            messages += terminal_messages(self.dead, self.open, self.queries)
-        return messages
 
     def close(self) -> None:
         """Ask it to stop, and kill it if it has not after STOP_GRACE_S."""
@@ -130,8 +100,7 @@ class ProcessEngine:
         self._note_death()
         self._release()
 
-    def _send(self, message: Any) -> None:
-        """Does nothing if the process has died; `receive` reports that."""
+    def _send(self, message: ToEngine) -> None:
         if self.dead is None:
             try:
                 self.link.send(message)
@@ -139,23 +108,10 @@ class ProcessEngine:
                 self._note_death()
 
     def read_messages(self, timeout_s: float | None) -> list[Frame | Reply]:
-        messages: list[Frame | Reply] = []
-        for message in self._receive(timeout_s):
-            match message:
-                case Frame():
-                    self.open.difference_update(delta.id for delta in message.deltas if delta.finish is not None)
-                    messages.append(message)
-                case Reply():
-                    self.queries.discard(message.id)
-                    messages.append(message)
-                case StartPhase():
-                    if self._on_phase is not None:
-                        self._on_phase(message.phase)
-                case Ready():
-                    self.facts = message.facts
-                    self._remove_folder()  # both are connected: nothing is left to clean up if they are killed
-                case Failure():
-                    self.failure = errors.by_code(message.code, message.message, message.param)
+        starting = self.facts is None
+        messages = super().read_messages(timeout_s)
+        if starting and self.facts is not None:
+            self._remove_folder()  # both are connected: nothing is left to clean up if they are killed
         return messages
 
     def _receive(self, timeout_s: float | None) -> list[FromEngine]:
@@ -173,10 +129,6 @@ class ProcessEngine:
         except subprocess.TimeoutExpired:
             how = "and does not exit"  # see `close`
         self.dead = f"the engine process died ({how})"
-
-    def _check_alive(self) -> None:
-        if self.dead is not None:
-            raise EngineDied(f"{self.dead}; start a new one")
 
     def _release(self) -> None:
         """Close the link and the process's stdin, which is its lifeline, once."""

@@ -17,7 +17,7 @@ from penstock.flow import Failure
 from penstock.flow.ranks import RankLoaded, RankLogits, RankPages, RankStart, RankStep, ToRank
 from penstock.observe.logs import configure
 from penstock.settings import from_wire
-from penstock.system.orphan_watch import watch_parent
+from penstock.system.orphan_watch import die_with_parent, watch_parent
 from penstock.system.ownership import claim_process
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     lifeline = sys.stdin.fileno()
     watch_parent(lifeline)
+    die_with_parent()
     try:
         return work(open_rank_link(sys.argv[1], lifeline))
     except PeerGone:

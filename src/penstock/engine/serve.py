@@ -84,7 +84,7 @@ class EngineHost:
         if self._asleep:
             return
         assert self.loop is not None
-        if self.loop.has_work:
+        if self.loop.scheduler.has_work:
             raise InvalidRequest("the engine has requests: it can sleep when they have ended")
         if not self.loop.sleep():
             self.loop = None

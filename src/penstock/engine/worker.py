@@ -1,10 +1,16 @@
-"""Entry point of an engine process, which `engine.process` starts: `python -m penstock.engine.worker ADDRESS`."""
+"""Entry point of an engine process: `python -m penstock.engine.worker ADDRESS [HOST]`.
+
+`engine.process` starts it on the frontend's host, `cluster.engine_actor` on a node of a cluster, whose address is HOST.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from penstock import composition
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
@@ -26,11 +32,11 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     lifeline = sys.stdin.fileno()
-    address = sys.argv[1]
+    address, *host = sys.argv[1:]
     link = open_engine_link(address, lifeline) if address.startswith("ipc://") else _connect(address, lifeline)
     watch_parent(lifeline)
     try:
-        return serve(link, build)
+        return serve(link, partial(build, host=host[0] if host else None))
     except PeerGone:
         end_orphan()
         raise
@@ -47,8 +53,11 @@ def _connect(address: str, lifeline: int) -> IpcLink[ToEngine]:
 
 
 def build(
-    settings: Settings, secret: bytes, report: Report, transfer: TransferSetup | None
+    settings: Settings, secret: bytes, report: Report, transfer: TransferSetup | None, *, host: str | None
 ) -> tuple[EngineLoop, dict[str, Any]]:
+    """`host`: where other engines reach this one, if they may be on other hosts."""
+    if transfer is not None and host is not None:
+        transfer = replace(transfer, host=host)
     configure(settings.observe.log_format)
     built = composition.engine_loop(settings, secret, report, transfer)
     trim_heap()

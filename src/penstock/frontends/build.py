@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from penstock import composition
+from penstock.deployment.prefill_pool import PrefillPool, role_of
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.replica import Replica
 from penstock.deployment.replica_set import ReplicaSet
@@ -52,17 +53,23 @@ def _find_model(settings: Settings, entry: ModelEntry) -> FoundModel:
 
 
 def linked_replicas(
-    name: str, paths: Sequence[Path], emit: Emit | None, end_engine: Callable[[Source, str], None]
+    entry: ModelEntry,
+    paths: Sequence[Path],
+    secret: bytes,
+    emit: Emit | None,
+    end_engine: Callable[[Source, str], None],
 ) -> ReplicaSet:
     """The engines of a model, which the control process has started and supervises. `end_engine` asks it to end one
     that hangs."""
 
     def make_replica(number: int) -> Replica:
-        source, path = Source(name, number), paths[number]
-        wait = partial(wait_for_engine, path, NEXT_ENGINE_S)
-        return Replica(lambda: LinkedEngine(path, partial(end_engine, source)), source, emit, wait_for_next=wait)
+        source, path = Source(entry.name, number), paths[number]
+        wait, role = partial(wait_for_engine, path, NEXT_ENGINE_S), role_of(number, entry.prefill_replicas)
+        link = partial(LinkedEngine, path, partial(end_engine, source))
+        return Replica(link, source, emit, wait_for_next=wait, role=role)
 
-    return ReplicaSet(make_replica, len(paths))
+    prefill = PrefillPool(secret, entry.prefill_min_tokens, emit) if entry.prefill_replicas else None
+    return ReplicaSet(make_replica, len(paths), prefill=prefill)
 
 
 class FrontendModels(ServerModels):
@@ -86,7 +93,7 @@ class FrontendModels(ServerModels):
                 continue
             for path in self._paths[name]:
                 await wait_for_engine(path, float("inf"))
-            replicas = linked_replicas(name, self._paths[name], self._emit, self._end_engine)
+            replicas = linked_replicas(one.entry, self._paths[name], self.secret, self._emit, self._end_engine)
             replicas.spawn()
             self.replica_sets[name] = replicas
             model = self.local(one, replicas)

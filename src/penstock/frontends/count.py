@@ -48,9 +48,4 @@ def _obstacle(settings: Settings) -> str | None:
                 f"{entry_label(number, entry.name)}: {name}: with several frontends all models and replicas are loaded "
                 "at the start and stay: use one frontend, or leave it out"
             )
-        if entry.prefill_replicas:
-            return (
-                f"{entry_label(number, entry.name)}: prefill_replicas: blocks travel at the word of one frontend: use "
-                "one, or leave it out"
-            )
     return None

@@ -154,6 +154,8 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
     estimated_usage: list[tuple[str, int]] = []
     safety_hits: list[tuple[tuple[str, str], int]] = []
     hook_failures: list[tuple[tuple[str, str], int]] = []
+    transfers: list[tuple[tuple[str, str], float]] = []  # of KV blocks, by model: see TransferTotals
+    transfer_failures: list[tuple[tuple[str, str], int]] = []  # by model and cause
 
 
 class Status(Wire, frozen=True):

@@ -12,7 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 RECORD_S = 1.0  # a frontend's part of a step waits so long for the step's record
 LOOK_S = 0.005
+Number = TypeVar("Number", int, float)
 DIED = "frontend_died"  # the code of its requests in the journal
 
 
@@ -291,6 +292,13 @@ class FrontendPeer:
             hooks = {hook.rule: hook for hook in gateway.safety.rules.hooks}
             for (rule, kind), count in _increase(before.hook_failures, counts.hook_failures).items():
                 hooks[rule].failures[kind] += count
+        pools = {model.name: model.replicas.prefill for model in self._service.models.local}
+        for (name, what), more in _increase(before.transfers, counts.transfers).items():
+            if (pool := pools.get(name)) is not None:
+                pool.totals.sums[what] += more
+        for (name, cause), count in _increase(before.transfer_failures, counts.transfer_failures).items():
+            if (pool := pools.get(name)) is not None:
+                pool.totals.failures[cause] += count
 
     # --- its end
 
@@ -347,6 +355,6 @@ class FrontendPeer:
             journal.record(events.Finished(name, now, ended, DIED, why))
 
 
-def _increase(before: list[tuple[Any, int]], now: list[tuple[Any, int]]) -> dict[Any, int]:
+def _increase(before: list[tuple[Any, Number]], now: list[tuple[Any, Number]]) -> dict[Any, Number]:
     known = dict(before)
     return {key: count - known.get(key, 0) for key, count in now if count != known.get(key, 0)}

@@ -143,6 +143,7 @@ class Frontend:
 def counts(service: Service) -> Counts:
     gateway = service.gateway
     tracks, safety = gateway.router.tracks, gateway.safety
+    pools = {model.name: pool.totals for model in service.models.local if (pool := model.replicas.prefill) is not None}
     return Counts(
         open=[(name, count) for name, count in service.open_by_model.items() if count],
         tasks=len(asyncio.all_tasks()),
@@ -154,6 +155,8 @@ def counts(service: Service) -> Counts:
         hook_failures=[]
         if safety is None
         else [((hook.rule, kind), count) for hook in safety.rules.hooks for kind, count in hook.failures.items()],
+        transfers=[((name, what), total) for name, one in pools.items() for what, total in one.sums.items()],
+        transfer_failures=[((name, why), count) for name, one in pools.items() for why, count in one.failures.items()],
     )
 
 

@@ -10,6 +10,7 @@ import re
 import sys
 
 from penstock.errors import InvalidSetting, OutOfMemory
+from penstock.flow.transfer import Transport
 from penstock.settings import CacheSettings, Settings, parse_bytes
 from penstock.store.kv_types import KvTypes, kv_types
 from penstock.store.spec import ModelSpec
@@ -61,12 +62,13 @@ def check(settings: Settings, spec: ModelSpec) -> None:
             check_most(asked * ranks, resources.host_bytes())
 
 
-def check_pools(settings: Settings) -> None:
+def check_pools(settings: Settings, transport: Transport) -> None:
     """Of a model with `prefill_replicas`; what its entry alone tells is checked with the settings."""
-    if settings.serve.cluster is not None:
+    if settings.serve.cluster is not None and transport != "tcp":
         raise InvalidSetting(
-            "prefill_replicas: prefill and decode pools do not run on a cluster yet: leave one of them out",
-            param="prefill_replicas",
+            f"kv_transport: {transport} is of one host, and the engines of a cluster may be on several: set "
+            "kv_transport to tcp, or leave cluster or prefill_replicas out",
+            param="kv_transport",
         )
     if uses_gpu(settings) or sys.platform != "linux":
         where = "on a GPU yet: set device cpu" if uses_gpu(settings) else f"on {sys.platform}: they need Linux"

@@ -77,7 +77,7 @@ def find_model(settings: Settings, entry: ModelEntry, number: int = 0, progress:
     own = settings_of(settings, entry)
     try:
         if entry.prefill_replicas:
-            preflight.check_pools(own)
+            preflight.check_pools(own, entry.kv_transport)
         files = replace(composition.model(own, progress), name=entry.name)
         preflight.check(own, files.spec)
         adapters = find_adapters(own, files.spec, progress)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import select
+import signal
+import sys
 import threading
 import time
 
@@ -12,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks at the parent process
 GRACE_S = 10.0  # in which the process may notice by itself
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def watch_parent(lifeline: int) -> None:
@@ -20,6 +24,13 @@ def watch_parent(lifeline: int) -> None:
     of this process changes in any case."""
     parent = os.getppid()
     threading.Thread(target=_watch, args=(lifeline, parent), name="parent watch", daemon=True).start()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process with its parent, also while it is stopped (SIGSTOP), when no thread of it can
+    watch anything. Strictly with the thread that started it: only for processes that a main thread starts. Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_orphan() -> None:

@@ -33,10 +33,16 @@ def test_what_several_frontends_cannot_have_is_named(setting: dict[str, object])
     assert next(iter(setting)) in caught.value.message
 
 
-def test_prefill_and_decode_pools_have_one_frontend(tmp_path: Path) -> None:
+def test_models_that_come_and_go_have_one_frontend(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text('[[models]]\nname = "a"\nmodel = "x"\nreplicas = 2\nprefill_replicas = 1\n')
-    with pytest.raises(InvalidSetting, match=r"frontends 2: models\[0\] \(a\): prefill_replicas: .* use one") as error:
+    file.write_text('[[models]]\nname = "a"\nmodel = "x"\nmax_replicas = 2\n')
+    with pytest.raises(InvalidSetting, match=r"frontends 2: models\[0\] \(a\): max_replicas: .* use one") as error:
         frontend_count(load({"frontends": 2}, file=file, environ={}))
     assert error.value.param == "frontends"
     assert frontend_count(load({"frontends": 0}, file=file, environ={})) == 1
+
+
+def test_prefill_and_decode_pools_may_have_several(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('[[models]]\nname = "a"\nmodel = "x"\nreplicas = 2\nprefill_replicas = 1\n')
+    assert frontend_count(load({"frontends": 2, "device": "cpu"}, file=file, environ={})) == 2

@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from penstock.deployment.prefill_pool import PrefillPool
 from penstock.errors import BudgetExhausted, NotFound, PenstockError, RateLimited, StorageUnavailable
 from penstock.flow.identity import Source
 from penstock.frontends import peer as peer_module
@@ -75,6 +76,10 @@ class Limits:
         self.tasks.add(task)
 
 
+def _model(name: str, pool: PrefillPool | None) -> Any:
+    return SimpleNamespace(name=name, replicas=SimpleNamespace(prefill=pool))
+
+
 class Pair:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -82,11 +87,13 @@ class Pair:
         self.gone = 0
         self.ended: list[EndEngine] = []
         self.journal: Any = None
+        self.pool = PrefillPool(b"s", 512)
         service = SimpleNamespace(
             accounting=self.limits,
             responses=MemoryResponseStore(),
             completions=MemoryResponseStore(what="completion"),
             gateway=SimpleNamespace(fallbacks=Counter(), estimated_usage=Counter(), safety=None),
+            models=SimpleNamespace(local=[_model("plain", None), _model("pooled", self.pool)]),
         )
         self.service = cast(Service, service)
         self.peer = FrontendPeer(ours, self.service, None, on_gone=self._lost, end_engine=self.ended.append)
@@ -326,5 +333,24 @@ def test_a_release_that_overtakes_its_reservation_waits_for_it() -> None:
             await made.until(lambda: len(made.limits.said) == 2)
             assert made.limits.said[-1] == ("give back", "req-1")
             assert not made.peer._accounts
+
+    asyncio.run(run())
+
+
+def test_transfers_of_all_frontends_add_up() -> None:
+    """Each of them tells what it has counted since its start."""
+
+    async def run() -> None:
+        async with linked() as made, linked() as other:
+            other.peer._service = made.service
+            totals = made.pool.totals
+            totals.add(2, 50, 0.25)  # of the control process itself
+            for blocks in (3, 5):
+                sums = [(("pooled", "transfers"), 1), (("pooled", "blocks"), blocks), (("pooled", "seconds"), 0.5)]
+                made.link.tell(Status(0, Counts(transfers=sums)))
+            other.link.tell(Status(0, Counts(transfer_failures=[(("pooled", "timeout"), 2)])))
+            await made.until(lambda: totals.sums["blocks"] == 2 + 5 and totals.failures)
+            assert totals.sums == {"transfers": 2, "blocks": 7, "bytes": 50, "seconds": 0.75}
+            assert dict(totals.failures) == {"timeout": 2}
 
     asyncio.run(run())

@@ -180,7 +180,7 @@ def test_requests_are_kept_under_their_own_replica(server: Server, source: Sourc
         assert request.source == source
         assert (request.prompt_tokens, request.output_tokens) == (len(PROMPT), OUTPUT[source])
         (sequence,) = request.sequences
-        assert server.journal.sequence(sequence.number) == (request, sequence)
+        assert server.journal.sequences.find(sequence.number) == (request, sequence)
         shown = server.view.with_steps(request, server.view.overview(request))
         assert shown["totals"]["decode_steps"] == OUTPUT[source] - 1
         assert shown["totals"]["prefill_steps"] == 1

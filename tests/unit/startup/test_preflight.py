@@ -96,11 +96,16 @@ def test_none_of_it_needs_torch() -> None:
 
 
 @pytest.mark.usefixtures("_no_driver")
-def test_pools_need_this_machines_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight.check_pools(settings.load({}, environ={}))
-    with pytest.raises(InvalidSetting, match="do not run on a cluster yet") as error:
-        preflight.check_pools(settings.load({"cluster": "auto"}, environ={}))
-    assert error.value.param == "prefill_replicas"
+def test_pools_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    preflight.check_pools(settings.load({}, environ={}), "shared-memory")
     monkeypatch.setattr(preflight, "has_driver", lambda: True)
     with pytest.raises(InvalidSetting, match="do not run on a GPU yet: set device cpu"):
-        preflight.check_pools(settings.load({}, environ={}))
+        preflight.check_pools(settings.load({}, environ={}), "shared-memory")
+
+
+@pytest.mark.usefixtures("_no_driver")
+def test_pools_of_a_cluster_have_no_shared_memory() -> None:
+    preflight.check_pools(settings.load({"cluster": "auto"}, environ={}), "tcp")
+    with pytest.raises(InvalidSetting, match="set kv_transport to tcp, or leave cluster or prefill_replicas") as error:
+        preflight.check_pools(settings.load({"cluster": "auto"}, environ={}), "shared-memory")
+    assert error.value.param == "kv_transport"

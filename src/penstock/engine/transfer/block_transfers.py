@@ -9,6 +9,7 @@ and tokens: both engines compute the same keys from them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ from penstock.engine.transfer.exporter import Exporter
 from penstock.engine.transfer.importer import Import
 from penstock.engine.transfer.messages import Fetch
 from penstock.errors import InvalidRequest
-from penstock.flow.transfer import TransferSetup
+from penstock.flow.transfer import HOLD_S, TransferSetup
 
-JOIN_S = 1.0  # a thread whose channel was closed ends at once
+JOIN_S = 1.0  # when the engine is dropped: a thread whose channel was closed ends at once
 
 
 class KvMemory(NamedTuple):
@@ -40,10 +41,11 @@ class Arriving(NamedTuple):
     present: Holding  # what was cached before: it is not evicted for the rest
     missing: Holding
     cached_tokens: int
+    until: float  # it is ended then
 
 
 class BlockTransfers:
-    """`reserve`: blocks that an import leaves free in each group."""
+    """`reserve`: blocks that an import leaves free in each group. The loop calls `tend` at every turn."""
 
     def __init__(
         self,
@@ -52,12 +54,15 @@ class BlockTransfers:
         cache: CacheManager,
         memory: KvMemory,
         reserve: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._secret = secret
         self._cache = cache
         self._memory = memory
         self._reserve = reserve
+        self._clock = clock
         self._exporter = Exporter(setup, secret, memory.groups, memory.layout) if setup.exports else None
+        self._exports: dict[str, float] = {}  # when they are ended, unless the frontend has done so
         self._imports: dict[str, Arriving] = {}
         self.queries: dict[str, Callable[..., Any]] = {
             "kv_export": self._export,
@@ -73,10 +78,30 @@ class BlockTransfers:
         address = None if self._exporter is None else self._exporter.address
         return {"kv_transfer": address, "kv_layout": self._memory.layout}
 
+    @property
+    def ending(self) -> bool:
+        """A thread of a cancelled import has not ended: it may still write, so that its blocks are held."""
+        return any(arriving.transferred.stopped for arriving in self._imports.values())
+
+    def tend(self, wait_s: float = 0.0) -> None:
+        """Give back the blocks of imports that were cancelled, once their threads have ended (wait so long for each),
+        and of transfers that no frontend has ended in time."""
+        if not self._exports and not self._imports:
+            return
+        now = self._clock()
+        for transfer in [one for one, until in self._exports.items() if now >= until]:
+            self._end_export(transfer)
+        for transfer, arriving in list(self._imports.items()):
+            if now >= arriving.until:
+                arriving.transferred.stop()
+            if arriving.transferred.stopped and arriving.transferred.join(wait_s):
+                self._finish(transfer)
+
     def close(self) -> None:
         """The engine is dropped."""
-        for transfer in list(self._imports):
-            self._cancel(transfer)
+        for arriving in self._imports.values():
+            arriving.transferred.stop()
+        self.tend(JOIN_S)
         if self._exporter is not None:
             for holding in self._exporter.close():
                 self._cache.release_holding(holding)
@@ -90,17 +115,18 @@ class BlockTransfers:
         if holding is None:
             return None
         self._exporter.open(transfer, holding)
+        self._exports[transfer] = self._clock() + HOLD_S
         return {"blocks": holding.num_blocks, "address": self._exporter.address}
 
     def _end_export(self, transfer: str) -> None:
         """Once it is fetched or given up: the blocks may be evicted. Nothing if there is no such transfer."""
+        self._exports.pop(transfer, None)
         holding = None if self._exporter is None else self._exporter.end(transfer)
         if holding is not None:
             self._cache.release_holding(holding)
 
     def _import(self, transfer: str, address: str, root: bytes, tenant: str, tokens: list[int]) -> bool:
         """Begin to fetch what is not cached here of a prompt; False: there are too few blocks for it."""
-        self._release_stopped()
         if transfer in self._imports:  # of an earlier attempt, whose thread has not ended
             return False
         cache, chain = self._cache, PrefixChain(root, self._cache.block_size, tenant)
@@ -114,7 +140,7 @@ class BlockTransfers:
             return False
         fetch = Fetch(transfer, self._memory.layout, [sorted(blocks) for blocks in missing.blocks])
         transferred = Import(address, fetch, missing, self._memory.groups, self._secret)
-        self._imports[transfer] = Arriving(transferred, chain, present, missing, cached_tokens)
+        self._imports[transfer] = Arriving(transferred, chain, present, missing, cached_tokens, self._clock() + HOLD_S)
         return True
 
     def _result(self, transfer: str) -> dict[str, Any] | None:
@@ -125,21 +151,13 @@ class BlockTransfers:
         return self._finish(transfer) if arriving.transferred.ended else None
 
     def _cancel(self, transfer: str) -> None:
-        """Give the blocks back. Nothing if there is no such transfer."""
+        """`tend` gives the blocks back. Nothing if there is no such transfer."""
         arriving = self._imports.get(transfer)
         if arriving is not None:
-            arriving.transferred.stop(JOIN_S)
-            self._release_stopped()
-
-    def _release_stopped(self) -> None:
-        """Give back the blocks of imports that were cancelled. A thread that has not ended may still write: its blocks
-        stay held until a later look, at the latest when the next import begins."""
-        for transfer, arriving in list(self._imports.items()):
-            if arriving.transferred.stopped and arriving.transferred.ended:
-                self._finish(transfer)
+            arriving.transferred.stop()
 
     def _finish(self, transfer: str) -> dict[str, Any]:
-        transferred, chain, present, missing, cached_tokens = self._imports.pop(transfer)
+        transferred, chain, present, missing, cached_tokens, _ = self._imports.pop(transfer)
         for group, index in transferred.arrived:
             self._cache.publish_held(missing, chain, group, index)
         self._cache.release_holding(missing)

@@ -13,6 +13,7 @@ import hmac
 import secrets
 import socket
 import struct
+import time
 from hashlib import blake2b
 from typing import Any
 
@@ -25,6 +26,7 @@ NONCE_BYTES = 32
 MAC_BYTES = 16
 MAX_MESSAGE_BYTES = 4 << 20  # indices of a million blocks
 STALL_S = 10.0  # without a byte of the other side
+HANDSHAKE_S = 5.0  # for the other side's whole proof: whoever has none takes a connection no longer than that
 _LENGTHS = struct.Struct("<II")
 _PLACE = struct.Struct("<cQ")
 
@@ -47,19 +49,21 @@ class Channel:
         self._encoder = msgspec.msgpack.Encoder()
         self._sent = self._received = 0  # frames
         self._own, self._other = (b"l", b"c") if listens else (b"c", b"l")
+        self._stall_s = stall_s
         self._key = self._authenticate(key, listens)
+        sock.settimeout(stall_s)
 
     def _authenticate(self, key: bytes, listens: bool) -> bytes:
-        nonce = secrets.token_bytes(NONCE_BYTES)
+        nonce, until = secrets.token_bytes(NONCE_BYTES), time.monotonic() + min(HANDSHAKE_S, self._stall_s)
         self.socket.sendall(MAGIC + nonce)
-        opening = self._read(len(MAGIC) + NONCE_BYTES)
+        opening = self._read(len(MAGIC) + NONCE_BYTES, until)
         if opening[: len(MAGIC)] != MAGIC:
             raise TransferError("refused", "the other side is no engine of this version")
         other = opening[len(MAGIC) :]
         nonces = nonce + other if listens else other + nonce
         if not listens:
             self.socket.sendall(_mac(key, b"connects", nonces))
-        proof = self._read(MAC_BYTES)
+        proof = self._read(MAC_BYTES, until)
         if not hmac.compare_digest(proof, _mac(key, b"connects" if listens else b"listens", nonces)):
             raise TransferError("refused", "the other side does not have this server's secret")
         if listens:
@@ -103,17 +107,20 @@ class Channel:
             raise TransferError("corrupt", "a frame was changed on its way")
         return message
 
-    def read_into(self, memory: memoryview) -> None:
+    def read_into(self, memory: memoryview, until: float | None = None) -> None:
+        """`until`: when all of it must be there, however much comes meanwhile."""
         place = 0
         while place < memory.nbytes:
+            if until is not None:
+                self.socket.settimeout(max(until - time.monotonic(), 1e-6))
             count = self.socket.recv_into(memory[place:])
             if not count:
                 raise TransferError("connection", "the other side is gone")
             place += count
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, size: int, until: float | None = None) -> bytes:
         data = bytearray(size)
-        self.read_into(memoryview(data))
+        self.read_into(memoryview(data), until)
         return bytes(data)
 
     def _mac_of(self, sender: bytes, place: int, head: bytes) -> blake2b:

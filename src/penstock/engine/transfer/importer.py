@@ -57,14 +57,18 @@ class Import:
     def num_bytes(self) -> int:
         return sum(self._memory[group].shape[1] for group, _ in self.arrived)
 
-    def stop(self, wait_s: float) -> None:
-        """Have it end, and wait for that."""
+    def stop(self) -> None:
+        """Have it end; `join` says when it has."""
         with self._lock:
             self.stopped = True
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)  # ends the thread's wait, which `close` does not
+
+    def join(self, wait_s: float) -> bool:
+        """Wait for its end; False: it may still write."""
         self._thread.join(wait_s)
+        return self.ended
 
     def _run(self) -> None:
         start = time.monotonic()

@@ -90,7 +90,7 @@ def _page_map(observer: Observer, found: JsonObject) -> JsonObject:
     evictions = found["evictions"]
     sequences = {}
     for number, one in found["sequences"].items():
-        owner = journal.sequence(int(number))
+        owner = journal.sequences.find(int(number))
         sequences[number] = {**one, "request": owner[0].number if owner else None}
     waste, capacity = found["waste_tokens"], found["held_blocks"] * found["block_size"]
     prompts, hits = found["prompt_tokens"], found["hit_tokens"]

@@ -18,7 +18,7 @@ from penstock.http.request_events import RequestEvents
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.streaming import FullResponse
-from penstock.observe.trace.journal import LAB
+from penstock.observe.trace.records import LAB
 from penstock.stream.active_request import ActiveRequest
 
 

@@ -22,8 +22,7 @@ from penstock.http.service import Service
 from penstock.observe import batching_replay
 from penstock.observe.observer import Observer
 from penstock.observe.performance import fit_step_cost, recent_steps
-from penstock.observe.trace.journal import LAB
-from penstock.observe.trace.records import RequestTrace
+from penstock.observe.trace.records import LAB, RequestTrace
 
 JsonObject = dict[str, Any]
 

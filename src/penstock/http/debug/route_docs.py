@@ -7,7 +7,7 @@ from functools import partial
 from penstock.http.debug import sampling_lab
 from penstock.http.debug.debug_route import DebugRoute
 from penstock.http.parse.query import Parameter
-from penstock.observe.trace.journal import LAB
+from penstock.observe.trace.records import LAB
 from penstock.observe.trace.step_window import MAX_COLUMNS
 
 KINDS = ("chat", "completion", "response", "message", "ollama", "embedding", LAB)

@@ -1,8 +1,8 @@
 """The journal: the listener of all events. It keeps requests, their sequences and the replicas' steps, all bounded.
 
 Requests stay while they are open and then until 2,000 later ones have ended; steps as in `step_ring`. Prompts and texts
-are kept only with `keep_texts`. Requests and sequences are found by ids and numbers that are unique per server; what
-belongs to one replica is in its ReplicaTrace, found by its Source.
+are kept only with `keep_texts`. Requests are found by ids that are unique per server; what the engine tells of their
+sequences is in `sequences`; what belongs to one replica is in its ReplicaTrace, found by its Source.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from typing import Any
 
 from penstock.flow import FinishReason
 from penstock.flow.identity import UNNAMED, Source
-from penstock.flow.record import STEP, WAITS, Admission, StepRecord, micros
+from penstock.flow.record import WAITS
 from penstock.flow.routing import FailedAttempt
 from penstock.observe import events
 from penstock.observe.epoch import Epoch
-from penstock.observe.trace.records import PRIORITY, Moment, RequestTrace, SequenceTrace
+from penstock.observe.trace.records import PRIORITY, RequestTrace, SequenceTrace
 from penstock.observe.trace.replica import ReplicaTrace, Totals
+from penstock.observe.trace.sequences import SequenceTraces
 
 MAX_DONE = 2000
-MAX_SAMPLES = 20_000
 MAX_SCALINGS = 200
-MAX_EARLY = 1024  # admissions of sequences that are not known yet
 MAX_SAFETY_HITS = 64  # of one request, which may have thousands of choices
 ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
 UNKNOWN_MODEL = "unknown"  # the label of errors of requests for models that do not exist
-LAB = "lab"  # requests of the sampling lab: no objective counts them, as none counts lines of batches
 
 
 class Journal:
@@ -55,7 +53,8 @@ class Journal:
         self.errors: Counter[tuple[str, str]] = Counter()  # requests that failed or were rejected, by model and code
         self.open: OrderedDict[str, RequestTrace] = OrderedDict()
         self.done: deque[RequestTrace] = deque()
-        self.first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)  # when, seconds it took
+        self.sequences = SequenceTraces(self.replica)
+        self.first_tokens = self.sequences.first_tokens
         self.counts: Counter[str] = Counter()  # requests ever accepted, by tenant
         # From the name that a client gave to that of the model; None: there is no such model.
         self.find_model: Callable[[str | None], str | None] = lambda name: source.model if name is None else None
@@ -65,11 +64,6 @@ class Journal:
         self._listeners = listeners
         self._requests: dict[str, RequestTrace] = {}  # by id, all that are kept
         self._aliases: dict[tuple[str, str], str] = {}  # tenant, x-request-id -> id: clients choose theirs
-        self._by_id: dict[str, SequenceTrace] = {}
-        self._by_number: dict[int, SequenceTrace] = {}
-        self._owners: dict[int, RequestTrace] = {}  # by number of a sequence
-        # By number: admissions that came before their Queued, which with several frontends goes another way.
-        self._early: OrderedDict[int, tuple[Admission, StepRecord]] = OrderedDict()
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Accepted: self._accepted,
             events.Parsed: self._parsed,
@@ -82,8 +76,8 @@ class Journal:
             events.AttemptFailed: self._attempt_failed,
             events.SafetyHit: self._safety_hit,
             events.GatewayWork: self._gateway_work,
-            events.Requeued: self._requeued,
-            events.Delivered: self._delivered,
+            events.Requeued: self.sequences.requeue,
+            events.Delivered: self.sequences.deliver,
             events.Flushed: self._flushed,
             events.FlushedTokens: self._flushed_tokens,
             events.Charged: self._charged,
@@ -135,15 +129,6 @@ class Journal:
         for request in (*reversed(self.open.values()), *reversed(self.done)):
             if request.tenant == tenant:
                 yield request
-
-    def sequence(self, number: int) -> tuple[RequestTrace, SequenceTrace] | None:
-        owner = self._owners.get(number)
-        return None if owner is None else (owner, self._by_number[number])
-
-    def owns(self, tenant: str, number: int) -> bool:
-        """Whether a sequence is this tenant's. One that is forgotten counts as the default tenant's."""
-        owner = self._owners.get(number)
-        return tenant == ("" if owner is None else owner.tenant)
 
     def ids_of_tenant(self, tenant: str, requests: Sequence[str]) -> list[str]:
         """Those of these ids that belong to kept requests of the tenant."""
@@ -233,10 +218,7 @@ class Journal:
             for number, name, prompt, choice, prompt_tokens in event.sequences:
                 sequence = SequenceTrace(number, name, prompt, choice, prompt_tokens, event.t)
                 request.sequences.append(sequence)
-                self._by_id[name] = self._by_number[number] = sequence
-                self._owners[number] = request
-                if (early := self._early.pop(number, None)) is not None:
-                    self._admit(self.replica(event.source).totals, sequence, *early)
+                self.sequences.add(sequence, request)
 
     def _routed(self, event: events.Routed) -> None:
         if request := self._of(event):
@@ -247,127 +229,13 @@ class Journal:
         if request := self._of(event):
             request.route.append(FailedAttempt(event.deployment, event.code, event.message))
             for sequence in request.sequences:
-                self._forget_sequence(sequence)
+                self.sequences.forget(sequence)
             request.sequences = []
 
     def _safety_hit(self, event: events.SafetyHit) -> None:
         request = self._of(event)
         if request is not None and len(request.safety) < MAX_SAFETY_HITS:
             request.safety.append(event)
-
-    def _requeued(self, event: events.Requeued) -> None:
-        if (sequence := self._by_id.get(event.sequence)) is not None:
-            sequence.received = sequence.admitted = sequence.first_token = sequence.first_text = None
-            sequence.output_tokens = 0
-            sequence.waiting = True
-            self._owners[sequence.number].source = event.source
-
-    # --- events: of the engine
-
-    def _delivered(self, event: events.Delivered) -> None:
-        by_id, start, settled = self._by_id, event.start, event.start
-        replica = self.replicas.get(event.source) or self.replica(event.source)
-        news = [
-            (sequence, delta, t)
-            for delta, t in zip(event.deltas, event.times, strict=True)
-            if (sequence := by_id.get(delta.id)) is not None
-        ]
-        replica.totals.text_s += max(event.t - start, 0.0)
-        if event.record is not None:
-            numbers = array("I", event.numbers)
-            numbers.extend(sequence.number for sequence, _, _ in news)
-            times = array("d", [event.tokens_done, *(t for _, _, t in news)])
-            replica.note_record(event.step)
-            step = replica.steps.add(event.record, start, numbers.tobytes(), times.tobytes())
-            settled = step.start + step.settled_us * 1e-6
-            self._stepped(replica, step, settled)
-        elif event.step and (found := replica.steps.find(replica.ring_number(event.step))) is not None:
-            settled = found.start + found.settled_us * 1e-6
-            numbers = array("I", [*event.numbers, *(sequence.number for sequence, _, _ in news)])
-            times = array("d", [*[event.tokens_done] * len(event.numbers), *(t for _, _, t in news)])
-            replica.steps.add_texts(found.number, numbers, times)
-        moment = Moment(settled, start, replica.steps.last)
-        gaps = self._further_tokens(event, moment) if event.numbers else {}
-        tokens = sum(gaps.values())
-        for sequence, delta, t in news:
-            if sequence.finish is not None:
-                continue
-            if count := len(delta.tokens):
-                if sequence.first_token is None:
-                    self._first_token(sequence, settled, t)
-                else:
-                    gap = (settled - sequence.latest.settled) / count
-                    gaps[gap] = gaps.get(gap, 0) + count
-                sequence.output_tokens += count
-                tokens += count
-                sequence.latest = moment
-            else:
-                sequence.tokenless = moment
-            sequence.text_done = t
-            if delta.finish is not None:
-                sequence.finish, sequence.finished = delta.finish, settled
-                sequence.waiting = False
-                if delta.timings is not None:
-                    sequence.drafted, sequence.accepted = delta.timings.drafted, delta.timings.accepted
-        replica.totals.output_tokens += tokens
-        replica.count_gaps(gaps)
-
-    def _further_tokens(self, event: events.Delivered, moment: Moment) -> dict[float, int]:
-        """One more token for each of `event.numbers`; returns how often each gap between tokens occurred. Most
-        sequences got their last token in the same frame, so that there is one gap to work out for all of them."""
-        gaps: dict[float, int] = {}
-        find, done, before, gap, count = self._by_number.get, event.tokens_done, moment, 0.0, 0
-        for number in event.numbers:
-            if (sequence := find(number)) is None or sequence.finish is not None:
-                continue
-            if sequence.latest is not before:
-                if count:
-                    gaps[gap] = gaps.get(gap, 0) + count
-                before, count = sequence.latest, 0
-                gap = moment.settled - before.settled
-            count += 1
-            sequence.latest, sequence.text_done = moment, done
-            sequence.output_tokens += 1
-        if count:
-            gaps[gap] = gaps.get(gap, 0) + count
-        return gaps
-
-    def _first_token(self, sequence: SequenceTrace, settled: float, t: float) -> None:
-        request = self._owners[sequence.number]
-        if not request.answered and request.kind != LAB and request.batch is None:
-            self.first_tokens.append((t, t - request.accepted))
-        request.answered = True
-        sequence.first_token, sequence.first_text = settled, t
-
-    def _stepped(self, replica: ReplicaTrace, step: StepRecord, settled: float) -> None:
-        replica.count_step(step, settled)
-        for entry in step.admissions:
-            if (sequence := self._by_number.get(entry.number)) is not None:
-                self._admit(replica.totals, sequence, entry, step)
-            else:
-                self._early[entry.number] = entry, step
-                if len(self._early) > MAX_EARLY:
-                    self._early.popitem(last=False)
-        for number, why in step.preemptions:
-            if (sequence := self._by_number.get(number)) is not None:
-                sequence.preemptions.append((step.start, step.number, why))
-                sequence.waiting = True
-
-    def _admit(self, totals: Totals, sequence: SequenceTrace, entry: Admission, step: StepRecord) -> None:
-        sequence.waiting = False
-        if sequence.admitted is not None or sequence.finish is not None:  # it was preempted in between, or has failed
-            return
-        totals.prompt_tokens += sequence.prompt_tokens
-        totals.hit_tokens += entry.cached
-        sequence.received, sequence.admitted = entry.since, step.start
-        sequence.first_step = step.number
-        sequence.latest = Moment(step.start, step.start, step.number)
-        sequence.cached, sequence.finding = entry.cached, entry.finding
-        # The engine reads its messages between two steps: until then it was in a step.
-        waits_us = list(entry.waits_us)
-        waits_us[STEP] += micros(entry.since - sequence.queued)
-        sequence.waits_us = tuple(waits_us)
-        sequence.ahead, sequence.overtaken = entry.ahead, entry.overtaken
 
     # --- events: on the way out
 
@@ -392,7 +260,7 @@ class Journal:
             return
         totals = self.replica(request.source).totals
         for ended in event.sequences:
-            if (sequence := self._by_number.get(ended.number)) is not None:
+            if (sequence := self.sequences.get(ended.number)) is not None:
                 sequence.finish, sequence.stop, sequence.waiting = ended.finish, ended.stop, False
                 totals.output_tokens += ended.output_tokens - sequence.output_tokens  # less what was surplus
                 sequence.output_tokens = ended.output_tokens
@@ -435,12 +303,7 @@ class Journal:
         if self._aliases.get(alias) == request.id:
             del self._aliases[alias]
         for sequence in request.sequences:
-            self._forget_sequence(sequence)
-
-    def _forget_sequence(self, sequence: SequenceTrace) -> None:
-        self._by_id.pop(sequence.id, None)
-        self._by_number.pop(sequence.number, None)
-        self._owners.pop(sequence.number, None)
+            self.sequences.forget(sequence)
 
     def _of(self, event: events.Event) -> RequestTrace | None:
         return self._requests.get(events.http_request_id(event.request))

@@ -16,6 +16,7 @@ from penstock.observe.events import SafetyHit
 MAX_WRITES = 2048  # of one request that have entries of their own; later ones are added to the last entry
 MAX_PLAIN_S = 4000.0  # as microseconds it fits 32 bits
 NOT_FOUND = Finding()
+LAB = "lab"  # the kind of requests of the sampling lab: no objective counts them, as none counts lines of batches
 PRIORITY = "priority"  # the wait reason of a sequence that later ones overtook
 
 

@@ -56,14 +56,14 @@ def columns_of(
         drafts: dict[int, tuple[int, int]] = {}
         for step in group:
             for number, word in zip(step.numbers, step.words, strict=True):
-                if not journal.owns(tenant, number):
+                if not journal.sequences.owned_by(tenant, number):
                     continue
                 tokens[number] = tokens.get(number, 0) + tokens_of(word)
                 decodes[number] = decodes.get(number, True) and bool(word & DECODE)
                 before, found = drafts.get(number, (0, 0)), drafts_of(word)
                 drafts[number] = (before[0] + found[0], before[1] + found[1])
             adapters.update((number, name) for number, name in zip(step.numbers, step.adapters, strict=False) if name)
-            marks += [mark for mark in _marks(journal, column, step) if journal.owns(tenant, mark["seq"])]
+            marks += [mark for mark in _marks(journal, column, step) if journal.sequences.owned_by(tenant, mark["seq"])]
         seen.update(tokens)
         rows["column"] += [column] * len(tokens)
         rows["seq"] += tokens
@@ -117,7 +117,7 @@ def _marks(journal: Journal, column: int, step: StepRecord) -> list[dict[str, An
     marks = [_mark(column, step, entry.number, "admitted", cached=entry.cached) for entry in step.admissions]
     marks += [_mark(column, step, number, "preempted", why=WAITS[why]) for number, why in step.preemptions]
     for number in step.numbers:
-        found = journal.sequence(number)
+        found = journal.sequences.find(number)
         if found is not None and found[1].last_step == step.number and found[1].finish is not None:
             marks.append(_mark(column, step, number, "finished", why=found[1].finish))
     return marks
@@ -146,7 +146,7 @@ def _sequences(journal: Journal, numbers: set[int], adapters: dict[int, str]) ->
     at = journal.at
     shown = {}
     for number in sorted(numbers):
-        found = journal.sequence(number)
+        found = journal.sequences.find(number)
         if found is None:
             continue
         request, sequence = found

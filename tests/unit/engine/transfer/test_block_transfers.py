@@ -14,7 +14,7 @@ import pytest
 from penstock.cache import CacheManager, PrefixChain
 from penstock.engine.transfer import block_transfers, exporter, importer, segment
 from penstock.engine.transfer.block_transfers import BlockTransfers, KvMemory
-from penstock.flow.transfer import TransferSetup, Transport
+from penstock.flow.transfer import HOLD_S, TransferSetup, Transport
 from penstock.store.spec import CacheGroup
 
 SECRET = b"s" * 32
@@ -43,7 +43,9 @@ class Side:
         draw = np.random.default_rng(seed)
         self.memory = [draw.integers(0, 256, (blocks + 1, size), np.uint8) for size in BLOCK_BYTES]
         setup = TransferSetup(transport, exports)
-        self.transfers = BlockTransfers(setup, secret, self.cache, KvMemory(self.memory, layout))
+        self.now = 0.0
+        memory = KvMemory(self.memory, layout)
+        self.transfers = BlockTransfers(setup, secret, self.cache, memory, clock=lambda: self.now)
         self.transport = transport
 
     @property
@@ -77,6 +79,12 @@ class Side:
             assert time.monotonic() < until
             time.sleep(0.001)
         return dict(found)
+
+    def cancel(self) -> None:
+        """An import, and its thread has ended."""
+        self.ask("kv_import_cancel")
+        self.transfers.tend(60)
+        assert not self.transfers.ending
 
     def check_idle(self) -> None:
         self.cache.check_integrity()
@@ -243,9 +251,9 @@ def test_an_import_that_is_cancelled_gives_its_blocks_back(make: Make, monkeypat
     source.compute()
     assert target.prompt("kv_import", address=source.prompt("kv_export")["address"])
     assert gate.reached.wait(60)
-    target.ask("kv_import_cancel")
+    target.cancel()
     target.check_idle()
-    target.ask("kv_import_cancel")  # once more is nothing
+    target.cancel()  # once more is nothing
     gate.opened.set()
     source.ask("kv_export_end")
     source.check_idle()
@@ -256,12 +264,13 @@ def test_an_import_from_an_engine_that_says_nothing_can_be_cancelled(make: Make)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert target.prompt("kv_import", address=f"tcp:127.0.0.1:{silent.getsockname()[1]}")
         with silent.accept()[0]:
-            target.ask("kv_import_cancel")
+            target.cancel()
             target.check_idle()
 
 
-def test_an_import_that_ends_late_gives_its_blocks_back_at_the_next(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("late", ["cancelled", "forgotten"])
+def test_an_import_that_ends_late_gives_its_blocks_back_then(
+    make: Make, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     connecting, ended, connect = threading.Event(), threading.Event(), importer.connect
 
@@ -270,22 +279,41 @@ def test_an_import_that_ends_late_gives_its_blocks_back_at_the_next(
         assert ended.wait(60)
         return connect(*arguments)
 
-    monkeypatch.setattr(block_transfers, "JOIN_S", 0.0)
     monkeypatch.setattr(importer, "connect", slow)
     source, target = make(exports=True), make(exports=False)
     source.compute()
     address = source.prompt("kv_export")["address"]
     assert target.prompt("kv_import", address=address)
     assert connecting.wait(60)
-    (thread,) = (one for one in threading.enumerate() if one.name == "kv-import")
-    target.ask("kv_import_cancel")
+    if late == "cancelled":
+        target.ask("kv_import_cancel")
+    else:
+        target.now = HOLD_S
+    target.transfers.tend()
+    assert target.transfers.ending
     assert not target.prompt("kv_import", address=address)  # its thread may still write
+    assert any(usage.held for usage in target.cache.usage())
     ended.set()
-    thread.join(60)
+    target.transfers.tend(60)
+    target.check_idle()
     assert target.prompt("kv_import", address=address)
     assert target.result()["cause"] is None
-    target.check_idle()
     source.ask("kv_export_end")
+
+
+def test_what_a_dead_frontend_has_begun_ends_in_time(make: Make) -> None:
+    source, target = make(exports=True), make(exports=False)
+    source.compute()
+    assert target.prompt("kv_import", address=source.prompt("kv_export")["address"])
+    target.transfers._imports["t"].transferred.join(60)  # nobody asks for its result
+    for side in (source, target):
+        side.now = HOLD_S - 1
+        side.transfers.tend()
+        assert any(usage.held for usage in side.cache.usage())
+        side.now = HOLD_S
+        side.transfers.tend()
+        side.check_idle()
+    assert target.contents() == source.contents()  # what has arrived is cached
 
 
 def test_an_exporter_that_stalls_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

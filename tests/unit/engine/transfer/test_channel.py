@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.engine.transfer import channel
 from penstock.engine.transfer.channel import MAX_MESSAGE_BYTES, Channel, transfer_key
 from penstock.engine.transfer.messages import Block, Fetch, Taken, ToExporter, ToImporter, TransferError
 
@@ -66,6 +67,29 @@ def wires() -> Iterator[Callable[..., Wire]]:
     yield make
     for one in made:
         one.close()
+
+
+def test_a_stranger_takes_a_connection_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much it says: a byte now and then is no sign of an engine."""
+    monkeypatch.setattr(channel, "HANDSHAKE_S", 0.2)
+    ours, theirs = socket.socketpair()
+    enough = threading.Event()
+
+    def drip() -> None:
+        for byte in channel.MAGIC * 100:
+            if enough.wait(0.02):
+                return
+            theirs.sendall(bytes([byte]))
+
+    with ours, theirs:
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            with pytest.raises(TimeoutError):
+                Channel(ours, ToExporter, KEY, listens=True, stall_s=STALL_S)
+        finally:
+            enough.set()
+            dripping.join()
 
 
 def test_messages_and_payloads_go_both_ways(wires: Callable[..., Wire]) -> None:

@@ -3,6 +3,7 @@ token, over both transports and for every kind of KV cache."""
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from helpers import tiny_models
 from penstock import composition, settings
 from penstock.engine.loop import EngineLoop
+from penstock.engine.transfer import importer
 from penstock.errors import InvalidSetting
 from penstock.flow import Delta, FinishReason, Query, SamplingParams, Submit
 from penstock.flow.prefix import root_key
@@ -99,6 +101,35 @@ def test_blocks_and_answers_are_the_same(
     expected, _ = source.run("one", PROMPT, 12)
     answered, cached = target.run("other", PROMPT, 12)
     assert (answered, cached) == (expected, full)
+    source.close()
+    target.close()
+
+
+def test_the_loop_works_until_a_cancelled_import_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another message: its blocks come back by themselves."""
+    tiny_models.make("llama", tmp_path / "llama")
+    source = Engine(tmp_path / "llama", "tcp", exports=True)
+    target = Engine(tmp_path / "llama", "tcp", exports=False)
+    source.run("prefill", PROMPT[:96], 1)
+    prompt = {"transfer": "t", "root": root_key(SECRET, "", ""), "tenant": "", "tokens": PROMPT[:97]}
+    connecting, opened = threading.Event(), threading.Event()
+
+    def unreachable(*_: Any) -> Any:
+        connecting.set()
+        assert opened.wait(60)
+        raise ConnectionError
+
+    monkeypatch.setattr(importer, "connect", unreachable)
+    assert target.ask("kv_import", address=source.ask("kv_export", **prompt)["address"], **prompt)
+    assert connecting.wait(60)
+    target.ask("kv_import_cancel", transfer="t")
+    assert target.loop.has_work
+    assert target.loop.step() is None
+    assert target.loop.has_work
+    opened.set()
+    while target.loop.has_work:
+        target.loop.step()
+    source.ask("kv_export_end", transfer="t")
     source.close()
     target.close()
 

@@ -170,7 +170,8 @@ def test_old_requests_go_and_leave_nothing_behind() -> None:
     assert len(journal.done) == 10
     assert journal.totals.requests == 50
     assert len(journal._requests) == 11
-    assert len(journal._by_id) == len(journal._by_number) == len(journal._owners) == 11
+    assert len(journal.sequences) == 11
+    assert len(journal.sequences._by_id) == len(journal.sequences._owners) == 11
     assert len(journal._aliases) == 11
     assert journal.find("r1") is None
     assert journal.find("req-r49") is journal.find("chatcmpl-r49") is journal.find("50")
@@ -241,34 +242,6 @@ def test_steps_are_bounded_by_number_and_by_bytes() -> None:
     assert [step.number for step in few.between(1, 92)] == [91, 92]
     assert [step.number for step in few.between(99, 200)] == [99, 100]
     assert not list(few.between(101, 200))
-
-
-def test_further_tokens_in_numbers_leave_the_trace_that_deltas_leave() -> None:
-    apart, together = JournalDriver(), JournalDriver()
-    for watched, as_numbers in ((apart, False), (together, True)):
-        for name in ("a", "b", "c"):
-            watched.accept(name)
-        watched.step({"a": 40, "b": 40}, admissions={"a": Finding(), "b": Finding()})
-        watched.step({"a": 1, "b": 1}, as_numbers=as_numbers)
-        watched.step({"a": 1, "b": 1, "c": 40}, admissions={"c": Finding()}, as_numbers=as_numbers)
-        watched.step({"b": 1}, seconds=0.05, as_numbers=as_numbers)
-        watched.step({"a": 1, "b": 1, "c": 1}, as_numbers=as_numbers)
-        watched.step({"a": 1}, finish={"a": FinishReason.LENGTH})
-    delivered = [event for event in together.events if isinstance(event, events.Delivered)]
-    assert [len(event.numbers) for event in delivered] == [0, 2, 2, 1, 3, 0]
-    one, other = apart.journal.replica(), together.journal.replica()
-    assert one.totals.output_tokens == other.totals.output_tokens == 12
-    assert one.token_gap_s.cumulative() == other.token_gap_s.cumulative()
-    assert other.token_gap_s.cumulative()[-1] == ("+Inf", 9.0)
-    for name in ("a", "b", "c"):
-        requests = [watched.journal.find(name) for watched in (apart, together)]
-        (one_sequence,), (other_sequence,) = (request.sequences for request in requests if request is not None)
-        for field in ("output_tokens", "last_step", "finish", "last_token", "heard"):
-            assert getattr(other_sequence, field) == pytest.approx(getattr(one_sequence, field)), field
-        one_spans = spans(requests[0], apart.journal)  # type: ignore[arg-type]
-        other_spans = spans(requests[1], together.journal)  # type: ignore[arg-type]
-        assert [(span.stage, span.step) for span in other_spans] == [(span.stage, span.step) for span in one_spans]
-        assert all(span.start <= span.end for span in other_spans)
 
 
 def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
