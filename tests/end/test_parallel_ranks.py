@@ -26,10 +26,14 @@ from penstock.engine.process import ProcessEngine
 from penstock.errors import EngineDied, InvalidSetting
 from penstock.flow import Query
 from penstock.store.files import ModelFiles
+from penstock.store.kv_types import kv_types
+from penstock.store.resolve import resolve
+from penstock.store.tensor_parallel import rank_spec
 
 pytestmark = pytest.mark.parallel
 
 NEW_TOKENS = 24
+CONTEXT, BLOCK_SIZE, STEP_TOKENS = 128, 8, 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=tiny_models.ENDLESS_TOKENS, ignore_eos=True)
 LENGTHS = (1, 5, 40, 17, 64, 33, 90, 2)
@@ -42,7 +46,17 @@ def prompts() -> list[list[int]]:
 
 
 def open_llm(model: object, **options: Any) -> LLM:
-    return LLM(str(model), **{"device": "cpu", "context": 128, "block_size": 8, "threads": 2} | options)
+    return LLM(str(model), **{"device": "cpu", "context": CONTEXT, "block_size": BLOCK_SIZE, "threads": 2} | options)
+
+
+def crowded_bytes(folder: Path, world: int) -> int:
+    """Of a rank's KV cache that holds one sequence of the whole context and a little more: others are preempted."""
+    spec = rank_spec(resolve(str(folder)).spec, world)
+    return sum(
+        (group.most_blocks(CONTEXT, STEP_TOKENS, BLOCK_SIZE) + 4)
+        * spec.block_bytes(group, BLOCK_SIZE, kv_types("float32"))
+        for group in spec.cache_groups
+    )
 
 
 def log_probabilities(llm: LLM, prompt: list[int]) -> list[float]:
@@ -62,7 +76,8 @@ def test_as_transformers(folder: Path, world: int) -> None:
     """Log-probabilities of a prompt, and greedy answers alone, together, in chunks and after preemption."""
     oracle = tiny_models.oracle(folder)
     expected = [_greedy(oracle, prompt) for prompt in prompts()]
-    with open_llm(folder, tensor_parallel=world, max_sequences=8, step_tokens=24, kv_memory="200KB") as llm:
+    options = {"max_sequences": 8, "step_tokens": STEP_TOKENS, "kv_memory": str(crowded_bytes(folder, world))}
+    with open_llm(folder, tensor_parallel=world, **options) as llm:
         with torch.inference_mode():
             scores = oracle(torch.tensor([prompts()[6]])).logits[0].log_softmax(-1)
         theirs = [scores[place, token].item() for place, token in enumerate(prompts()[6][1:])]
