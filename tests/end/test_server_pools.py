@@ -69,6 +69,11 @@ class Pools:
     def open(self, replica: int) -> int:
         return int(self.deployments()[replica]["open"])
 
+    def open_requests(self) -> float:
+        """Of all models and frontends."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("penstock_open_requests{"))
+
     def ready(self) -> bool:
         return all(one["state"] == "ready" for one in self.deployments())
 
@@ -273,7 +278,7 @@ def test_several_frontends(config: Path, llm: LLM) -> None:
         prefiller = pools.pid(PREFILL)
         os.kill(prefiller, signal.SIGSTOP)
         cut_off = threads.submit(pools.post, prompt(90))
-        until(lambda: server.metric("open_requests") == 1, "its prompt is at the prefill replica")
+        until(lambda: pools.open_requests() == 1, "its prompt is at the prefill replica")
         for frontend in server.frontends():
             os.kill(frontend, signal.SIGKILL)
         assert isinstance(cut_off.exception(PATIENCE_S), httpx.HTTPError)
