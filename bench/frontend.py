@@ -14,7 +14,8 @@ burst    600 simultaneous requests with prompts of 512 tokens: TTFT, beside that
 With `--frontends` instead, of servers with so many frontend processes, on all cores, beside engine and clients:
 
 cost     CPU time per token at a step of 10 ms, of frontends and control process together, and of the control process
-ceiling  tokens per second with an engine that is never the bound: a step of 1 ms, one token per stream each
+ceiling  tokens per second with an engine that is never the bound: a step of 1 ms, one token per stream each; a frontend
+         that falls behind sends several tokens in one event
 
 Clients are separate processes that read raw sockets and count events. Also printed: the cost of write(2) per token
 alone, on the same machine.
@@ -41,7 +42,7 @@ STUB = Path(__file__).with_name("stub_engine.py")
 CLIENTS = 2  # processes
 BURST, BURST_TOKENS, PREFILL_PER_S = 600, 512, 280_000.0
 COST_STEP_MS = 10.0
-CEILING_PER_S = 20_000  # tokens per second that a ceiling run is sized for
+CEILING_PER_S = 100_000  # tokens per second that a ceiling run is sized for
 APIS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "messages": "/v1/messages"}
 WORDS = "the river runs over old stones and under the bridge where people stand and look at the water going by "
 
@@ -290,6 +291,7 @@ def measure_frontends(source: Path, options: argparse.Namespace, count: int) -> 
         "cpu_us_per_token": (control_s + frontends_s) / total * 1e6,
         "control_us_per_token": (control_s if count > 1 else 0.0) / total * 1e6,
         "ceiling_tokens_per_s": options.streams * ceiling_tokens / (end - begin),
+        "ceiling_events_per_token": sum(one[3] for one in seen) / (options.streams * ceiling_tokens),
     }
 
 
