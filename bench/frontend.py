@@ -166,7 +166,7 @@ def load(server: Server, requests: list[bytes], cores: list[int] | None = None) 
     return seen, spent, elapsed
 
 
-def request(api: str, model: str, place: int, prompt_words: int, tokens: int) -> bytes:
+def request(api: str, model: str, place: int, prompt_words: int, tokens: int, key: str | None = None) -> bytes:
     text = f"{place} " + " ".join((WORDS * (prompt_words // 19 + 1)).split()[:prompt_words])
     body: dict[str, Any] = {"model": Path(model).name, "max_tokens": tokens, "stream": True}
     if api == "completions":
@@ -177,6 +177,7 @@ def request(api: str, model: str, place: int, prompt_words: int, tokens: int) ->
         body["ignore_eos"] = True
     data = json.dumps(body).encode()
     head = f"POST {APIS[api]} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    head += "" if key is None else f"authorization: Bearer {key}\r\n"
     return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
 
 

@@ -1,13 +1,16 @@
 """What 100 safety rules cost: a server with rules beside one without, and a second one without as the control.
 
     python bench/safety.py [--model smollm2] [--streams 16] [--tokens 64] [--rounds 8] [--rules 100] [--json FILE]
-    python bench/safety.py --frontend [--streams 128] [--tokens 150] [--rounds 24]     # an engine that computes nothing
+    python bench/safety.py --frontend [--streams 64] [--tokens 100] [--rounds 60]     # an engine that computes nothing
 
 A round has two turns of each server, there and back (none, control, rules, rules, control, none), so that what drifts
 falls on all alike. A turn has all streams at once, the same prompts, greedy; no rule matches, so all answer the same.
-Its figure is tokens/s, or with `--frontend` the CPU time of the frontend per token (`frontend.py`). Printed are the
-medians over the rounds of (the server) / (without rules), each with the 95% interval of the median that follows from
-the order of the ratios, without assumptions about their distribution. The bar is 2%.
+Its figure is tokens/s. Printed are the medians over the rounds of (the server) / (without rules), each with the 95%
+interval of the median that follows from the order of the ratios, without assumptions about their distribution. The bar
+is 2%.
+
+With `--frontend` the figure is the CPU time of the frontend (`frontend.py`) per token, requests included, and the three
+are tenants of one server, of which the rules name one: two processes that do the same differ by some percent.
 """
 
 from __future__ import annotations
@@ -30,14 +33,21 @@ from typing import Any
 import aiohttp
 
 import frontend
+from penstock.gateway.keys.configured import tenant_of_key
 
 COMMON = ("the", "a", "once", "there", "was", "and", "in", "of", "to", "she", "he", "it", "with", "number")
 SERVERS = ("none", "control", "rules")
 THERE_AND_BACK = (*SERVERS, *reversed(SERVERS))
+KEYS = {name: f"key-of-{name}" for name in SERVERS}
+FRONTEND_STEP_MS = 2.0
+PROMPT_WORDS = 40
+DEFAULTS = {True: {"streams": 64, "tokens": 100, "rounds": 60}, False: {"streams": 16, "tokens": 64, "rounds": 8}}
 
 
-def rules(count: int) -> str:
-    """Terms of two words, the first of which is a common one in every third, and a pattern in every tenth rule."""
+def rules(count: int, tenant: str | None = None) -> str:
+    """Terms of two words, the first of which is a common one in every third, and a pattern in every tenth rule. For all
+    tenants, or one of them."""
+    whose = "" if tenant is None else f"tenants = ['{tenant}']\n"
     draw = random.Random(0)
 
     def word() -> str:
@@ -47,7 +57,7 @@ def rules(count: int) -> str:
         return f"{COMMON[number % len(COMMON)] if number % 3 == 0 else word()} {word()}"
 
     entries = [
-        f"[[safety]]\nname = 'rule{number}'\n"
+        f"[[safety]]\nname = 'rule{number}'\n{whose}"
         + (f"patterns = ['{word()}-[0-9A-F]{{4,16}}']\n" if number % 10 == 0 else f"terms = ['{term(number)}']\n")
         for number in range(count)
     ]
@@ -119,27 +129,32 @@ async def measure(options: argparse.Namespace, servers: dict[str, Server]) -> di
     return summary("tokens_per_s", found)
 
 
-def measure_frontend(options: argparse.Namespace, configs: dict[str, str]) -> dict[str, Any]:
+def measure_frontend(options: argparse.Namespace) -> dict[str, Any]:
     """CPU time of the frontend per token, in microseconds."""
-    found: dict[str, list[float]] = {name: [] for name in configs}
-    source = Path(__file__).parent.parent / "src"
-    with contextlib.ExitStack() as stack:
-        servers = {}
-        for name, config in configs.items():
-            file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".toml"))
-            file.write(config)
-            file.flush()
-            servers[name] = stack.enter_context(
-                frontend.Server(source, options.model, frontend.COST_STEP_MS, "--config", file.name)
-            )
-        for number, tokens in enumerate((20, *[options.tokens] * options.rounds)):
-            requests = [frontend.request("chat", options.model, place, 40, tokens) for place in range(options.streams)]
-            spent = dict.fromkeys(SERVERS, 0.0)
-            for name in THERE_AND_BACK:
-                spent[name] += frontend.load(servers[name], requests)[1]
-            for name, seconds in spent.items() if number else ():
-                found[name].append(seconds / (2 * options.streams * tokens) * 1e6)
-    return summary("cpu_us_per_token", found)
+    found: dict[str, list[float]] = {name: [] for name in SERVERS}
+    config = rules(options.rules, tenant=tenant_of_key(KEYS["rules"].encode()))
+    requests = {
+        name: [
+            frontend.request("chat", options.model, place, PROMPT_WORDS, options.tokens, key)
+            for place in range(options.streams)
+        ]
+        for name, key in KEYS.items()
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(config)
+        file.flush()
+        flags = ("--config", file.name, "--api-key", ",".join(KEYS.values()))
+        source = Path(__file__).parent.parent / "src"
+        with frontend.Server(source, options.model, FRONTEND_STEP_MS, *flags) as server:
+            begin = time.monotonic()
+            for number in range(1 + options.rounds):  # the first one does not count
+                spent = dict.fromkeys(SERVERS, 0.0)
+                for name in THERE_AND_BACK:
+                    spent[name] += frontend.load(server, requests[name])[1]
+                for name, seconds in spent.items() if number else ():
+                    found[name].append(seconds / (2 * options.streams * options.tokens) * 1e6)
+            seconds = time.monotonic() - begin
+    return {**summary("cpu_us_per_token", found), "seconds": round(seconds)}
 
 
 def summary(unit: str, found: dict[str, list[float]]) -> dict[str, Any]:
@@ -164,23 +179,24 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--streams", type=int)
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--rules", type=int, default=100)
     parser.add_argument("--frontend", action="store_true", help="CPU time per token, with an engine of no cost")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    configs = {name: rules(options.rules) if name == "rules" else "" for name in SERVERS}
+    for name, value in DEFAULTS[options.frontend].items():
+        setattr(options, name, getattr(options, name) or value)
     if options.frontend:
-        result = measure_frontend(options, configs)
+        result = measure_frontend(options)
     else:
         with contextlib.ExitStack() as stack:
             servers = {}
-            for name, config in configs.items():
-                servers[name] = Server(options.model, config)
+            for name in SERVERS:
+                servers[name] = Server(options.model, rules(options.rules) if name == "rules" else "")
                 stack.callback(servers[name].close)
             result = asyncio.run(measure(options, servers))
     text = json.dumps(result)

@@ -1,10 +1,11 @@
 """How long one request can stall others: hostile requests beside a running stream.
 
-    python bench/stalls.py [--source A/src --source B/src] [--json FILE]
+    python bench/stalls.py [--only "14 kB"] [--source A/src --source B/src] [--json FILE]
 
 For each request: the longest gap between two tokens of a stream (an engine that computes nothing emits one every 5 ms)
 and the slowest /health ping meanwhile, in milliseconds; the request's time and status, and the frontend's resident
-memory afterwards. The first line is an idle server: the machine's noise.
+memory afterwards. The first line is an idle server: the machine's noise. Lines that begin with "first:" have a server
+of their own, which has seen nothing but the stream before: what it imports or builds with its first use counts there.
 """
 
 from __future__ import annotations
@@ -72,6 +73,28 @@ def hostile_documents(megabytes: str, turn: dict[str, str]) -> dict[str, tuple[s
         "1,000 documents of 14 kB, reranked": ("/v1/rerank", {"query": "Which river?", "documents": pieces}),
         "15 MB query, reranked": ("/v1/rerank", {"query": megabytes, "documents": ["a"]}),
         "15 MB of documents, planned": ("/plan/budget", {"user": "a", "documents": pieces, "assembly": {}}),
+    }
+
+
+def first_uses() -> dict[str, tuple[str, Any]]:
+    """Requests that a server may have to import or build something for."""
+    chat, turn = "/v1/chat/completions", {"role": "user", "content": "Which river?"}
+    asked: dict[str, Any] = {"messages": [turn], "max_tokens": 5}
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    requests = hostile()
+    large = ("1,000 documents of 14 kB", "15 MB document", "1,000 documents of 14 kB, reranked")
+    return {
+        **{f"first: {name}": requests[name] for name in large},
+        "first: two documents": (chat, {**asked, "context": {}, "documents": ["A river runs.", "A bridge stands."]}),
+        "first: JSON schema": (chat, {**asked, "response_format": schema}),
+        "first: response": ("/v1/responses", {"input": "a", "max_output_tokens": 5}),
+        "first: message": ("/v1/messages", asked),
+        "first: Ollama": ("/api/chat", {"model": "smollm2", "messages": [turn]}),
+        "first: embedding": ("/v1/embeddings", {"input": "a"}),
+        "first: /openapi.json": ("/openapi.json", None),
+        "first: /observe/facts": ("/observe/facts", None),
+        "first: /plan": ("/plan", {}),
+        "first: /v1/files": ("/v1/files", None),
     }
 
 
@@ -147,6 +170,21 @@ def measure(address: tuple[str, int], request: bytes, pid: int) -> dict[str, flo
     }
 
 
+def measure_server(source: Path, requests: dict[str, tuple[str, Any]]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        process, address = start(source, Path(folder) / "log")
+        try:
+            for name, (path, body) in requests.items():
+                found[name] = one = measure(address, post(path, body), process.pid)
+                told = "  ".join(f"{field} {value:7.1f}" for field, value in one.items())
+                print(f"  {name:41} {told}", flush=True)
+        finally:
+            process.terminate()
+            process.wait()
+    return found
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--source", type=Path, action="append", help="src/ of a checkout; default: this one")
@@ -154,20 +192,14 @@ def main() -> None:
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
     results: dict[str, dict[str, dict[str, float]]] = {}
+    servers = [hostile(), *({name: request} for name, request in first_uses().items())]
     for source in options.source or [Path(__file__).parent.parent / "src"]:
         found = results[str(source)] = {}
         print(source)
-        with tempfile.TemporaryDirectory() as folder:
-            process, address = start(source, Path(folder) / "log")
-            try:
-                for name, (path, body) in hostile().items():
-                    if options.only is None or options.only in name:
-                        found[name] = one = measure(address, post(path, body), process.pid)
-                        told = "  ".join(f"{field} {value:7.1f}" for field, value in one.items())
-                        print(f"  {name:26} {told}", flush=True)
-            finally:
-                process.terminate()
-                process.wait()
+        for requests in servers:
+            asked = {name: one for name, one in requests.items() if options.only is None or options.only in name}
+            if asked:
+                found |= measure_server(source, asked)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -4,6 +4,7 @@ logged. A grammar makes it write; the schema spells the term in a way that is no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from helpers import tiny_models
 from helpers.server_process import PATIENCE_S, Server, until
 
 SPELLED = "so s[e]c[r]et[ ]p[l]a[n] it"
@@ -270,3 +272,50 @@ def test_hits_are_visible_and_their_texts_are_not(guarded: Server, client: httpx
     for text in seen:
         assert not [leak for leak in (*LEAKS, "rion") if leak in text]
     assert "matches the safety rule words" in guarded.log
+
+
+# --- reasoning
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A model that only thinks, under a rule that no four letters in a row may leave."""
+    folder = tiny_models.make_thinking(tmp_path_factory.mktemp("thinker"))
+    rules = folder / "penstock.toml"
+    rules.write_text("[[safety]]\nname = 'thoughts'\npatterns = ['[^\\n]{4}']\non = 'output'\n")
+    server = Server(folder, f"--config={rules}", "--kv-memory", "20MB")
+    with server, httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "ending"),
+    [
+        (CHAT, ("reasoning_content", "reasoning_content"), '"finish_reason":"content_filter"'),
+        (MESSAGES, ("thinking", "thinking"), '"stop_reason":"refusal"'),
+        (RESPONSES, ("text", "delta"), '"reason":"content_filter"'),
+        ("/api/chat", ("thinking", "thinking"), '"done_reason":"content_filter"'),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_of_a_match_in_the_reasoning_leaves(
+    thinker: httpx.Client, path: str, fields: tuple[str, str], ending: str, stream: bool
+) -> None:
+    asked = {"input": "hello"} if path == RESPONSES else {"messages": ASK}
+    limit = {"max_tokens": 40} if path in (CHAT, MESSAGES) else {}
+    response = thinker.post(path, json={"model": thinker.get("/v1/models").json()["data"][0]["id"],
+                                        **asked, **limit, "stream": stream})  # fmt: skip
+    assert response.status_code == 200, response.text
+    assert ending in response.text.replace(": ", ":")
+    objects = [one for one in _walk(_values(response.text)) if isinstance(one, dict)]
+    thought = "".join(one[fields[stream]] for one in objects if isinstance(one.get(fields[stream]), str))
+    assert re.search("[^\n]{4}", thought) is None
+    record = until(lambda: _record(thinker, response.headers["x-request-id"]), "the record")
+    assert record is not None
+    assert [(hit["rule"], hit["part"]) for hit in record["safety"]] == [("thoughts", "reasoning")]
+
+
+def _record(client: httpx.Client, name: str) -> dict[str, Any] | None:
+    response = client.get(f"/observe/requests/{name}")
+    found: dict[str, Any] = response.json()
+    return found if response.status_code == 200 else None

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -13,21 +12,13 @@ import pytest
 from helpers import tiny_models
 from helpers.server_process import PATIENCE_S, Server
 
-# As Qwen 3 has it: the answer begins within a thought, or behind an empty one.
-TEMPLATE = tiny_models.CHAT_TEMPLATE.removesuffix("{% endif %}") + (
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
-    "{% endif %}"
-)
 ASKED = "Where is Zürich?"
 COLD = {"temperature": 0}
 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder: Path = tiny_models.make("llama", tmp_path_factory.mktemp("thinker"))
-    config = folder / "tokenizer_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": TEMPLATE}))
-    with Server(folder, "--kv-memory", "20MB") as server:
+    with Server(tiny_models.make_thinking(tmp_path_factory.mktemp("thinker")), "--kv-memory", "20MB") as server:
         yield server
 
 

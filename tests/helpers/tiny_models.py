@@ -26,6 +26,12 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
 
+# As Qwen 3 has it: the answer begins within a thought, or behind an empty one.
+THINKING_TEMPLATE = CHAT_TEMPLATE.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+    "{% endif %}"
+)
+
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -80,6 +86,14 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+
+def make_thinking(folder: Path) -> Path:
+    """A model that thinks aloud."""
+    make("llama", folder)
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": THINKING_TEMPLATE}))
+    return folder
 
 
 def make(family: str, folder: Path, *, seed: int = 0, max_shard_size: str = "5GB", **overrides: Any) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -21,6 +22,9 @@ from penstock.gateway.context.budget import budget as share_out
 from penstock.gateway.context.plan import plan_assembly, within
 from penstock.settings import load
 from penstock.settings.context import ContextSettings
+
+if TYPE_CHECKING:
+    from penstock.http.api.capacity_routes import BudgetRequest
 
 
 @click.command()
@@ -139,20 +143,26 @@ def _text(given: str, param: str) -> str:
 
 
 def _assembly(given: str) -> ContextSettings:
-    try:
-        return msgspec.json.decode(_text(given, "assembly"), type=ContextSettings)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"assembly is not the context of a request: {error}", param="assembly") from None
+    found = _parsed("assembly", given, "an object: the context of a request").assembly
+    assert found is not None
+    return found.settings()
 
 
 def _history(given: str) -> list[Message]:
+    from penstock.http.api.chat_messages import to_template
+
+    return to_template(_parsed("history", given, "a list of messages").history or [])
+
+
+def _parsed(field: str, given: str, expected: str) -> BudgetRequest:
+    """A field of `POST /plan/budget`, with the errors that it has there."""
+    from penstock.http.api.capacity_routes import BudgetRequest
+    from penstock.http.parse.schema import parse
+
     try:
-        turns = msgspec.json.decode(_text(given, "history"), type=list[_Turn])
+        value = msgspec.json.decode(_text(given, field))
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"history is not a JSON list of messages: {error}", param="history") from None
-    return [{"role": turn.role, "content": turn.content} for turn in turns]
-
-
-class _Turn(msgspec.Struct):
-    role: str
-    content: str
+        raise InvalidRequest(f"{field} must be JSON, {expected}: {error}", param=field) from None
+    if not isinstance(value, dict | list):  # null would stand for no value
+        raise InvalidRequest(f"{field} must be {expected}", param=field)
+    return parse(BudgetRequest, msgspec.json.encode({field: value}))

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from helpers import tiny_models
 from penstock.cli.budget import budget
 from penstock.cli.plan import plan
-from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
+from penstock.errors import ContextOverflow, InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
 
 LLAMA = "layers=32,hidden=4096,intermediate=14336,heads=32,kv_heads=8,vocab=128256,context=8192"
 
@@ -136,10 +136,44 @@ def test_a_budget_shows_what_assembly_keeps(tmp_path: Path) -> None:
     shown = run(budget, str(folder), *texts, *assembly, "--context", "300")
     assert shown.exit_code == 0  # assembly makes it fit
     assert "document 1" in shown.stdout
-    for wrong in ("{", '{"rank": "embedding"}', '{"ranking": "bm25"}'):
+    for wrong in ("{", "[]", "null", '{"rank": "embedding"}', '{"ranking": "bm25"}'):
         with pytest.raises(InvalidRequest) as caught:
             run(budget, str(folder), *texts, "--assembly", wrong)
         assert (caught.value.param or "").startswith("assembly")
+
+
+@pytest.mark.parametrize(
+    ("assembly", "param"),
+    [
+        ('{"budget": {"total": 150}}', "reserved_output"),
+        ('{"budget": {"total": 300, "output": 290}}', "user"),
+        ('{"budget": {"user": 1}}', "assembly.budget.user"),
+    ],
+)
+def test_what_does_not_fit_has_the_planner_s_names(tmp_path: Path, assembly: str, param: str) -> None:
+    folder = str(tiny_models.make("llama", tmp_path / "tiny"))
+    with pytest.raises(ContextOverflow) as caught:
+        run(budget, folder, "--user", "What do valves do?", "--assembly", assembly)
+    assert caught.value.param == param
+    assert "max_tokens" not in caught.value.message
+    assert "context." not in caught.value.message
+
+
+def test_the_history_of_a_budget_is_what_the_api_takes(tmp_path: Path) -> None:
+    folder = str(tiny_models.make("llama", tmp_path / "tiny"))
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": "it"}'}}
+    history = [
+        {"role": "user", "content": [{"type": "text", "text": "xyz"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    made = json.loads(run(budget, folder, "--history", json.dumps(history), "--user", "a", "--json").stdout)
+    asked, called = next(part["each"] for part in made["parts"] if part["name"] == "history")
+    assert asked == 3
+    assert called > len("look")  # the model's tokens are letters
+    for wrong, param in (("null", "history"), ('[{"role": "user"}]', "history[0].content"), ("[]", "history")):
+        with pytest.raises(InvalidRequest) as caught:
+            run(budget, folder, "--history", wrong, "--user", "a")
+        assert caught.value.param == param
 
 
 def test_a_budget_of_nothing_or_of_no_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from penstock.errors import InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.store.gguf import Header
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.tokenize import Tokenizer
+from penstock.tokenize.tokenizer import LONG_LIST
 
 
 @pytest.fixture
@@ -125,6 +126,14 @@ def test_limits_written_in_the_file_are_not_applied(load: Any) -> None:
 def test_half_a_surrogate_pair_is_the_callers_mistake(load: Any) -> None:
     with pytest.raises(InvalidRequest, match="not valid Unicode"):
         load(byte_level()).encode("a\ud83d")
+
+
+def test_long_lists_have_one_object_for_each_token(load: Any) -> None:
+    tokenizer = load(byte_level())
+    once = tokenizer.encode("xyz ", add_special=False)
+    first, second = tokenizer.encode_batch(["xyz " * LONG_LIST] * 2, add_special=False)
+    assert first == second == once * LONG_LIST
+    assert {*map(id, (*first, *second))} <= {*map(id, tokenizer._ids.values())}
 
 
 def test_no_text_is_no_tokens(load: Any) -> None:

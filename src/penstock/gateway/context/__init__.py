@@ -11,7 +11,7 @@ turns          turns of a conversation, and which of them a policy keeps
 terms          the words of texts that a query asks for
 passages       windows of sentences of a document, best first for a query
 ranking        documents by usefulness: given scores, BM25
-model_ranking  documents by the embeddings of a served model
+embeddings     documents by the embeddings of a served model
 reranker       documents as a served chat model judges them, also for `/v1/rerank`
 ranker         the ranking that a request chooses
 helper_models  what other models are asked, at the cost of the request

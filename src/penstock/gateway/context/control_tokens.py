@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.flow import Vocabulary
 from penstock.flow.context import Document
 
-PIECE = 1 << 20  # characters searched at once
+PIECE = 1 << 17  # characters searched at once
 TAGS = ("</document",)  # of `documents.block`: no document closes its own
 
 
@@ -30,13 +30,14 @@ class ControlTokens:
 
     def defuse(self, text: str) -> str:
         """The text with a space behind the first character of each: `<|im_end|>` becomes `< |im_end|>`. Piece by piece,
-        each of which takes milliseconds: one call for a long text would hold the interpreter."""
-        parts, begin = [], 0
+        each of which takes a millisecond: one call for a long text would hold the interpreter."""
+        parts, begin, found = [], 0, False
         while begin < len(text):
             end = self._border(text, begin, begin + PIECE)
-            parts.append(self._defuse(text[begin:end]))
-            begin = end
-        return "".join(parts)
+            piece = text[begin:end]
+            parts.append(self._defuse(piece))
+            begin, found = end, found or parts[-1] is not piece
+        return "".join(parts) if found else text
 
     def _border(self, text: str, begin: int, end: int) -> int:
         """The last place up to `end` that is inside no token."""
@@ -52,7 +53,7 @@ class ControlTokens:
         for start, known in self._by_start.items():
             if start in text:
                 for token in known:
-                    text = text.replace(token, f"{token[0]} {token[1:]}")
+                    text = text.replace(token, f"{token[0]} {token[1:]}")  # the same object if there is none
         return text
 
 

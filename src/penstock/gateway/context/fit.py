@@ -216,6 +216,13 @@ class ContextFitter:
                 raise ContextOverflow(f"{field} is {limit}, but {what} {tokens} tokens", param=field)
 
     def _overflow(self, tokens: int | None, limit: int) -> ContextOverflow:
+        output = self._output_field()
+        if limit < 1:
+            return ContextOverflow(
+                f"{output} reserves {self.reserved} tokens for the answer, which leaves none of {self.limit} for the "
+                "prompt",
+                param=output,
+            )
         fixed = {
             "system": self.system_tokens,
             "schema": self.schema_tokens,
@@ -225,13 +232,22 @@ class ContextFitter:
             ),
             "last message": self.user_tokens,
         }
+        if tokens is not None:
+            fixed["chat template"] = max(tokens - sum(fixed.values()), 0)
         named = ", ".join(f"{name} {count}" for name, count in fixed.items() if count)
         has = "more tokens than the context" if tokens is None else f"{tokens} tokens"
+        lower = f", or lower {output}" if tokens is not None and tokens < self.limit else ""
         return ContextOverflow(
             f"the prompt has {has} without anything that may be cut ({named}), but {limit} is what {self.limit} tokens "
-            f"leave beside {self.reserved} of output: shorten it",
+            f"leave beside {self.reserved} of output: shorten it{lower}",
             param="messages",
         )
+
+    def _output_field(self) -> str:
+        """What says how many tokens are reserved for the answer."""
+        params = self.request.params
+        asked = {params.min_tokens: "min_tokens", params.max_tokens: "max_tokens"}
+        return asked.get(self.reserved, "context.budget.output")
 
     def _fitted(self, draft: Draft, tokens: int) -> Fitted:
         counts = self.model.count([draft.summary and SUMMARY + draft.summary, draft.schema and SCHEMA + draft.schema])

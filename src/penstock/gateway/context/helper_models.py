@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from penstock.deployment.protocol import ServedModel
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
-from penstock.flow import Request
+from penstock.flow import Request, SamplingParams
 from penstock.flow.context import HelperCall, HelperKind
 from penstock.observe import events
 
@@ -57,6 +57,19 @@ class HelperModels:
             )
         )
         return ticket
+
+
+def owned_request(request: Request, request_id: str) -> Request:
+    """Without a prompt, in the queue of the same owner and with the same priority."""
+    return Request(
+        id=request_id,
+        params=SamplingParams(),
+        tenant=request.tenant,
+        tier=request.tier,
+        weight=request.weight,
+        priority=request.priority,
+        background=request.background,
+    )
 
 
 def renamed(error: PenstockError, field: str) -> PenstockError:

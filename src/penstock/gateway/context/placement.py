@@ -97,8 +97,5 @@ def _extend_user(messages: list[Message], text: str) -> list[Message]:
 
 def _joined(message: Message, text: str, *, behind: bool) -> Message:
     content = message.get("content") or ""
-    if isinstance(content, list):
-        part = {"type": "text", "text": text}
-        return {**message, "content": [*content, part] if behind else [part, *content]}
     parts = [content, text] if behind else [text, content]
     return {**message, "content": "\n\n".join(one for one in parts if one)}

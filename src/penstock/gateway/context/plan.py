@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import InvalidRequest
+from penstock.errors import ContextOverflow, InvalidRequest
 from penstock.flow import Request, SamplingParams
 from penstock.flow.context import ContextTrace
 from penstock.gateway.context import ranking
@@ -46,5 +46,15 @@ def plan_assembly(
     if rank == "score":
         ranking.given_scores(request.documents)
     scored = [*pinned, *ranking.rank_without_model(rank, last_user_text(request), others)]
-    fitted = ContextFitter(request, settings, model, scored, cuts=True).fit()
+    try:
+        fitted = ContextFitter(request, settings, model, scored, cuts=True).fit()
+    except ContextOverflow as error:
+        raise ContextOverflow(_planner_names(error.message), param=_planner_names(error.param or "")) from None
     return make_trace(fitted, settings, model=pipeline.model, rank=rank if request.documents else None)
+
+
+def _planner_names(text: str) -> str:
+    """With the names that fields of a request have here."""
+    for name, here in (("context.", f"{FIELD}."), ("max_tokens", "reserved_output"), ("messages", "user")):
+        text = text.replace(name, here)
+    return text

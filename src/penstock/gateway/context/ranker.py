@@ -11,8 +11,8 @@ from penstock.deployment.local_model import LocalModel
 from penstock.errors import InvalidRequest
 from penstock.flow import Request
 from penstock.flow.context import Document
-from penstock.gateway.context import model_ranking, ranking, reranker
-from penstock.gateway.context.helper_models import HelperModels
+from penstock.gateway.context import embeddings, ranking, reranker
+from penstock.gateway.context.helper_models import HelperModels, owned_request
 from penstock.gateway.context.ranking import ScoredDocuments
 from penstock.gateway.context.texts import message_text
 from penstock.gateway.router import RETRYABLE
@@ -50,9 +50,9 @@ async def _embedding_scores(
     request: Request, name: str | None, query: str, documents: Sequence[Document], helpers: HelperModels
 ) -> list[float]:
     model = helpers.find(name, MODEL_FIELD)
-    made = model_ranking.embedding_requests(request, helpers.request_id("embedding"), query, documents, model)
+    made = embeddings.embedding_requests(request, helpers.request_id("embedding"), query, documents, model)
     ticket = await helpers.ask("embedding", model, made, MODEL_FIELD)
-    return model_ranking.similarities([one.embedding() for one in ticket.active_requests])
+    return embeddings.similarities([one.embedding() for one in ticket.active_requests])
 
 
 async def _reranker_scores(
@@ -64,7 +64,7 @@ async def _reranker_scores(
             f"{MODEL_FIELD}: {model.card.name} cannot rank documents: that needs a chat model that runs here",
             param=MODEL_FIELD,
         )
-    judged = replace(model_ranking.owned_request(request, helpers.request_id("reranker")), salt=request.salt)
+    judged = replace(owned_request(request, helpers.request_id("reranker")), salt=request.salt)
     texts = [f"{one.title}\n{one.text}" if one.title else one.text for one in documents]
     made = await asyncio.to_thread(
         lambda: reranker.judge_requests(model, judged, reranker.cut_query(model, query), texts)

@@ -27,6 +27,7 @@ SYSTEM = (
 MARKUP = 64  # tokens of the chat template around the texts, at most
 MIN_DOCUMENT = 16  # tokens that a query leaves for each document, at least
 CHARS_PER_TOKEN = 16  # of a text that is tokenized to be cut, at most
+BATCH = 32  # texts that are tokenized together: their tokens are freed together, which holds the interpreter
 
 
 def judge_requests(
@@ -54,10 +55,8 @@ def judge_requests(
         )
     room = min(room, max_document or room)
     texts = [control.defuse(text[: room * CHARS_PER_TOKEN]) for text in documents]
-    tokens = tokenizer.encode_batch(texts, add_special=False)
-    shown = [
-        text if len(ids) <= room else tokenizer.decode(ids[:room]) for text, ids in zip(texts, tokens, strict=True)
-    ]
+    batches = [texts[begin : begin + BATCH] for begin in range(0, len(texts), BATCH)]
+    shown = [text for batch in batches for text in _beginnings(model, batch, room)]
     return [
         replace(
             request,
@@ -68,6 +67,13 @@ def judge_requests(
         )
         for number, text in enumerate(shown)
     ]
+
+
+def _beginnings(model: LocalModel, texts: list[str], room: int) -> list[str]:
+    """The texts, those of more than `room` tokens by their first ones."""
+    tokenizer = model.tokenizer
+    tokens = tokenizer.encode_batch(texts, add_special=False)
+    return [text if len(ids) <= room else tokenizer.decode(ids[:room]) for text, ids in zip(texts, tokens, strict=True)]
 
 
 def cut_query(model: LocalModel, query: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.flow import Message, Request, SamplingParams
-from penstock.gateway.context.model_ranking import owned_request
+from penstock.gateway.context.helper_models import owned_request
 from penstock.gateway.context.texts import message_text
 from penstock.gateway.context.turns import CHARS_PER_TOKEN, Conversation
 

@@ -20,8 +20,21 @@ _UNSPACED = re.compile(
 
 def sentences(text: str) -> list[str]:
     """Concatenated they are the text."""
-    ends = [match.end() for match in _END.finditer(text)]
+    ends = [*_ends(text)]
     return [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True) if begin < end]
+
+
+def _ends(text: str) -> Iterator[int]:
+    begin = 0
+    while begin < len(text):
+        border = begin + PIECE
+        for found in _END.finditer(text, begin, border):
+            end = found.end()
+            if end == border and (whole := _END.match(text, found.start())) is not None:
+                end = whole.end()
+            yield end
+            border = max(border, end)
+        begin = border
 
 
 def words(text: str) -> list[str]:
@@ -40,16 +53,10 @@ def _words(text: str) -> Iterator[str]:
 
 def message_text(message: Message) -> str:
     """All that a template may show of it."""
-    parts = [content_text(message.get("content")), message.get("reasoning_content") or ""]
+    parts = [message.get("content") or "", message.get("reasoning_content") or ""]
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         arguments = function.get("arguments") or ""
         shown = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
         parts.append(f"{function.get('name') or ''} {shown}")
     return "\n".join(part for part in parts if part)
-
-
-def content_text(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""

@@ -27,11 +27,16 @@ class Ruleset(NamedTuple):
     """The rules of one tenant for one direction."""
 
     matcher: Matcher | None = None
-    size: SizeLimit | None = None  # the smallest
+    sizes: tuple[SizeLimit, ...] = ()  # the smallest first
     hooks: tuple[Hook, ...] = ()
 
     def __bool__(self) -> bool:
         return self != Ruleset()
+
+    @property
+    def size(self) -> SizeLimit | None:
+        """The one that a text exceeds first."""
+        return self.sizes[0] if self.sizes else None
 
 
 class Rules:
@@ -77,7 +82,7 @@ class Rules:
         sizes = [SizeLimit(entry.name, entry.max_chars) for entry in entries if entry.max_chars is not None]
         return Ruleset(
             self._matcher(tuple(one for entry in entries for one in self._patterns[entry.name])),
-            min(sizes, key=lambda limit: limit.characters, default=None),
+            tuple(sorted(sizes, key=lambda limit: limit.characters)),
             tuple(hook for hook in self.hooks if any(hook.rule == entry.name for entry in entries)),
         )
 

@@ -17,6 +17,7 @@ from penstock.errors import ContentRejected, SafetyUnavailable
 from penstock.flow import Request
 from penstock.gateway.safety.choice_filter import Context, RuleFilter
 from penstock.gateway.safety.matcher import Expired, Matcher
+from penstock.gateway.safety.moderation_hook import Hook, Verdict
 from penstock.gateway.safety.request_texts import readings, request_texts, texts_of
 from penstock.gateway.safety.rules import Rules, Ruleset
 from penstock.observe import events
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 SHORT_TEXT = 2000  # characters; matching more happens in a thread
 SHORT_WORK = 2_000_000  # characters times program steps; a thread costs 80 µs, most searches 3 µs
 MATCH_S = 10.0  # for all texts of a request
-MAX_REVIEWS = 16  # choices of a request that hooks look at together
+MAX_REVIEWS = 16  # choices of an answer, or texts to moderate, that hooks look at together
 MAX_HOOK_TEXT = 1 << 20  # characters that a hook gets; more counts as a failure of the hook
 
 
@@ -140,16 +141,20 @@ class Safety:
 
     async def _ask_hooks(self, ruleset: Ruleset, text: str) -> Hit | None:
         """The first hook whose verdict is against the text, and why."""
-        if not ruleset.hooks or not text:
-            return None
-        if len(text) > MAX_HOOK_TEXT:
-            raise SafetyUnavailable(f"the text has more than {MAX_HOOK_TEXT} characters, which no hook is asked about")
-        verdicts = await asyncio.gather(*(hook.check(text) for hook in ruleset.hooks))
-        for hook, verdict in zip(ruleset.hooks, verdicts, strict=True):
+        for hook, verdict in await self._verdicts(ruleset, text):
             if verdict.flagged:
                 why = verdict.failure or ", ".join(verdict.categories)
                 return Hit(hook.rule, why, unchecked=verdict.failure is not None)
         return None
+
+    async def _verdicts(self, ruleset: Ruleset, text: str) -> list[tuple[Hook, Verdict]]:
+        """Of all hooks. Raises SafetyUnavailable."""
+        if not ruleset.hooks or not text:
+            return []
+        if len(text) > MAX_HOOK_TEXT:
+            raise SafetyUnavailable(f"the text has more than {MAX_HOOK_TEXT} characters, which no hook is asked about")
+        verdicts = await asyncio.gather(*(hook.check(text) for hook in ruleset.hooks))
+        return list(zip(ruleset.hooks, verdicts, strict=True))
 
     # --- answers
 
@@ -158,8 +163,9 @@ class Safety:
         slots = asyncio.Semaphore(MAX_REVIEWS)
 
         async def review(active: ActiveRequest, choice: ChoiceStream) -> None:
-            arguments = [call.arguments for call in choice.choice().calls] if choice.finish is not None else []
-            parts = [choice.text, "".join(choice.reasoning or ()), *arguments]
+            calls = choice.choice().calls if choice.finish is not None else ()
+            called = [text for call in calls for text in (call.name, call.arguments)]
+            parts = [choice.text, "".join(choice.reasoning or ()), *called]
             try:
                 async with slots:
                     hit = await self._ask_hooks(ruleset, "\n\n".join(filter(None, parts)))
@@ -179,17 +185,23 @@ class Safety:
     async def moderate(self, texts: Sequence[str], tenant: str, request: str = "") -> list[dict[str, bool]]:
         """Of each text, which of the tenant's rules it matches, of inputs and outputs."""
         ruleset, names = self.rules.of(tenant, None), self.rules.names_of(tenant)
+        slots = asyncio.Semaphore(MAX_REVIEWS)
+
+        async def matching(text: str) -> list[str]:
+            async with slots:
+                return await self._matching_rules(ruleset, text)
+
         results = []
-        for text in texts:
-            found = [] if ruleset.matcher is None else await asyncio.to_thread(self._match_all, ruleset.matcher, text)
-            if ruleset.size is not None and len(text) > ruleset.size.characters:
-                found.append(ruleset.size.rule)
-            verdicts = await asyncio.gather(*(hook.check(text) for hook in ruleset.hooks))
-            found += [hook.rule for hook, verdict in zip(ruleset.hooks, verdicts, strict=True) if verdict.flagged]
+        for found in await asyncio.gather(*map(matching, texts)):
             for rule in found:
                 self._report(request, "moderation", rule, "input", "")
             results.append({name: name in found for name in names})
         return results
+
+    async def _matching_rules(self, ruleset: Ruleset, text: str) -> list[str]:
+        found = [] if ruleset.matcher is None else await asyncio.to_thread(self._match_all, ruleset.matcher, text)
+        found += [limit.rule for limit in ruleset.sizes if len(text) > limit.characters]
+        return found + [hook.rule for hook, verdict in await self._verdicts(ruleset, text) if verdict.flagged]
 
     def _match_all(self, matcher: Matcher, text: str) -> list[str]:
         try:

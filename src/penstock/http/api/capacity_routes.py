@@ -118,7 +118,9 @@ def add(app: App, service: Service, observer: Observer | None) -> None:
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
         values, models = await read_object(request), service.models_of(identity_of(request.scope))
-        seen = None if observer is None else observed_speed(_planned_model(models, values), observer.journal)
+        model, seen = _planned_model(models, values), None
+        if observer is not None:
+            seen = await asyncio.to_thread(observed_speed, model, observer.journal)
         return json_response(await asyncio.to_thread(encode_plan, models, values, seen))
 
     @app.requiring(Scope.INFERENCE).post("/plan/budget", **route_docs(BudgetRequest, Budget))
@@ -155,13 +157,14 @@ def encode_plan(models: ModelRegistry, values: dict[str, Any], seen: Observed | 
 
 
 def observed_speed(model: LocalModel, journal: Journal) -> Observed | None:
-    """This server's measured speed; None while there is no engine."""
+    """This server's measured speed; None while there is no engine. For a thread: it fits costs to thousands of steps,
+    and imports numpy for that."""
     facts = model.replicas.facts
     if not facts:
         return None
     served = _served_shape(model)
     traces = [
-        trace for trace in journal.done if trace.kind in ("chat", "completion") and trace.source.model == model.name
+        trace for trace in list(journal.done) if trace.kind in ("chat", "completion") and trace.source.model == model.name
     ]
     answered = [sequence for trace in traces for sequence in trace.sequences if sequence.output_tokens]
     seen = performance_figures(journal, Source(model.name))

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from penstock.errors import MediaTypeUnsupported
 from penstock.http.parse.json_body import decode_object
-from penstock.http.parse.schema import Schema, parse
+from penstock.http.parse.schema import Schema, build, parse
 
 LONG_BODY = 64 * 1024  # bytes: more is parsed in a thread, since it would delay the tokens of running streams
 
@@ -21,6 +21,8 @@ Parsed = TypeVar("Parsed")
 async def read_body(schema: type[Schema], request: Request, *, any_type: bool = False) -> Schema:
     """Raises InvalidRequest if the body does not match the schema. `any_type`: accept any content-type, unless a
     browser sends the request."""
+    if not schema.__pydantic_complete__:
+        await asyncio.to_thread(build, schema)
     return await _read(request, partial(parse, schema), any_type and not _from_browser(request))
 
 

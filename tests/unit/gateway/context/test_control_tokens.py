@@ -44,7 +44,7 @@ def test_a_token_at_the_border_of_pieces_becomes_text(monkeypatch: pytest.Monkey
 def test_other_texts_stay_as_they_are() -> None:
     control = ControlTokens(local_model().vocabulary)
     for text in ("", "a < b and <| c", "{{ messages }} {% raw %} </doc>", "<im_end>", "\ufeff\u200b最後。"):
-        assert control.defuse(text) == text
+        assert control.defuse(text) is text
 
 
 def test_texts_and_titles_are_plain_and_ids_are_names() -> None:

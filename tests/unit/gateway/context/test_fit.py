@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,3 +141,37 @@ def test_what_must_stay_and_does_not_fit_is_an_error() -> None:
     with pytest.raises(ContextOverflow) as caught:
         fitted(request, TEMPLATES[0])
     assert caught.value.param == "context.budget.user"
+
+
+@pytest.mark.parametrize(("max_tokens", "advice"), [(1, "shorten it"), (80, "shorten it, or lower max_tokens")])
+def test_an_overflow_adds_up_and_says_what_helps(max_tokens: int, advice: str) -> None:
+    context = ContextSettings(budget=ContextBudget(total=100))
+    words = 120 if max_tokens == 1 else 40
+    messages: list[Message] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "word " * words}]
+    request = Request(id="r", params=SamplingParams(max_tokens=max_tokens), messages=messages, context=context)
+    with pytest.raises(ContextOverflow) as caught:
+        fitted(request, TEMPLATES[0])
+    message = caught.value.message
+    assert message.endswith(f": {advice}")
+    whole, parts = re.findall(r"has (\d+) tokens .*\((.*)\)", message)[0]
+    assert int(whole) == sum(int(number) for number in re.findall(r"\d+", parts))
+    assert [part.rpartition(" ")[0] for part in parts.split(", ")] == ["system", "last message", "chat template"]
+
+
+@pytest.mark.parametrize(
+    ("params", "output", "field"),
+    [
+        (SamplingParams(max_tokens=5000), None, "max_tokens"),
+        (SamplingParams(max_tokens=None, min_tokens=5000), None, "min_tokens"),
+        (SamplingParams(max_tokens=5), 100, "context.budget.output"),
+    ],
+)
+def test_an_answer_that_leaves_no_room_for_a_prompt_names_its_field(
+    params: SamplingParams, output: int | None, field: str
+) -> None:
+    context = ContextSettings(budget=ContextBudget(total=100, output=output))
+    request = Request(id="r", params=params, messages=[{"role": "user", "content": "a"}], context=context)
+    with pytest.raises(ContextOverflow) as caught:
+        fitted(request, TEMPLATES[0])
+    assert caught.value.param == field
+    assert f"{field} reserves" in caught.value.message

@@ -5,6 +5,7 @@ import pytest
 from helpers.context_models import DOCUMENTS_TEMPLATE, prompt_model
 from penstock.flow import Message, Request, SamplingParams
 from penstock.flow.context import Document
+from penstock.gateway.context import texts
 from penstock.gateway.context.documents import cut_text
 from penstock.gateway.context.fit import ContextFitter
 from penstock.gateway.context.ranking import bm25_scores, order
@@ -72,8 +73,8 @@ def test_a_template_with_documents_gets_them_as_its_variable() -> None:
 
 
 def test_bm25_ranks_in_any_script() -> None:
-    texts = ["Bananas are yellow.", "Paris is the capital of France.", "東京は日本の首都です。", ""]
-    documents = [Document(id=str(place), text=text) for place, text in enumerate(texts)]
+    given = ["Bananas are yellow.", "Paris is the capital of France.", "東京は日本の首都です。", ""]
+    documents = [Document(id=str(place), text=text) for place, text in enumerate(given)]
     assert order(bm25_scores("What is the capital of France?", documents))[0] == 1
     assert order(bm25_scores("日本の首都", documents))[0] == 2
     assert bm25_scores("", documents) == [0.0] * 4
@@ -86,6 +87,15 @@ def test_texts_are_cut_at_sentence_borders() -> None:
     count = lambda texts: [len(one.split()) for one in texts]  # noqa: E731
     assert cut_text(text, 4, count, 1000) == "One two. Three four! "
     assert cut_text(text, 1, count, 1000) == ""
+
+
+@pytest.mark.parametrize("piece", range(1, 12))
+def test_sentences_are_the_same_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    text = 'One. Two!  "Three."\tFour\n\n\nFive… 六。！七? "'
+    whole = ["One. ", "Two!  ", '"Three."\t', "Four\n\n\n", "Five… ", "六。！", "七? ", '"']
+    assert sentences(text) == whole
+    monkeypatch.setattr(texts, "PIECE", piece)
+    assert sentences(text) == whole
 
 
 def test_hostile_texts_take_linear_time() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ContentRejected, InvalidSetting, SafetyUnavailable
-from penstock.flow import Constraint, Delta, FinishReason, Request, SamplingParams, Submit
+from penstock.flow import CallDelta, Constraint, Delta, FinishReason, Request, SamplingParams, Submit
 from penstock.flow.context import Document
 from penstock.flow.tools import Tool, ToolUse
 from penstock.gateway.safety import safety as module
@@ -386,7 +386,45 @@ async def test_a_hook_reviews_whole_answers_before_they_are_shown(stream: bool, 
 
 
 @in_loop
+async def test_a_hook_reads_names_and_arguments_of_calls() -> None:
+    safety = safety_of(function_hook("flag_bad", on="output"))
+    for name, arguments in (("bad", "{}"), ("f", '{"a": "bad"}')):
+        ticket = Ticket([active()])
+        safety.review_answer(ticket, "")
+        (choice,) = ticket.active_requests[0].choices
+        choice.calls.append(CallDelta(index=0, id="c", name=name, arguments=arguments))
+        ticket.push(Delta(id="r/0", tokens=ids("good"), finish=FinishReason.END))
+        await ticket.finished()
+        assert ticket.active_requests[0].completion().choices[0].finish is FinishReason.CONTENT_FILTER
+
+
+@in_loop
 async def test_a_text_that_is_too_long_for_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HOOK_TEXT", 10)
     with pytest.raises(SafetyUnavailable):
         await safety_of(function_hook("flag_bad")).check([request("x" * 11)])
+    with pytest.raises(SafetyUnavailable):
+        await safety_of(function_hook("flag_bad")).moderate(["fine", "x" * 11], "")
+
+
+@in_loop
+async def test_texts_to_moderate_do_not_wait_for_each_other() -> None:
+    waiting: list[str] = []
+    all_asked = asyncio.Event()
+
+    async def post(url: str, headers: dict[str, str], body: bytes) -> bytes:
+        waiting.append(url)
+        if len(waiting) == module.MAX_REVIEWS:
+            all_asked.set()
+        await all_asked.wait()
+        return b'{"results": [{"flagged": false}]}'
+
+    safety = safety_of(SafetyEntry(name="judge", hook="http://judge", timeout_s=60), post=post)
+    found = await safety.moderate(["text"] * (module.MAX_REVIEWS + 3), "")
+    assert found == [{"judge": False}] * (module.MAX_REVIEWS + 3)
+
+
+@in_loop
+async def test_every_size_that_a_text_exceeds_is_named() -> None:
+    safety = safety_of(*(SafetyEntry(name=f"size{limit}", max_chars=limit) for limit in (9, 5, 20)))
+    assert await safety.moderate(["x" * 12], "") == [{"size9": True, "size5": True, "size20": False}]

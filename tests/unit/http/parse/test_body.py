@@ -13,6 +13,7 @@ from starlette.requests import Request
 from helpers.server_process import PATIENCE_S
 from penstock.errors import InvalidRequest, MediaTypeUnsupported
 from penstock.http.api.fields import StrictModel
+from penstock.http.parse import body
 from penstock.http.parse.body import LONG_BODY, read_body
 
 
@@ -43,6 +44,28 @@ def test_the_loop_goes_on_while_a_long_body_is_checked() -> None:
         return await reading
 
     assert len(asyncio.run(story()).text) == LONG_BODY
+
+
+def test_the_loop_goes_on_while_a_schema_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = threading.Event()
+
+    def build_when_the_loop_has_turned(schema: type[StrictModel]) -> None:
+        assert turned.wait(PATIENCE_S)
+        schema.model_rebuild()
+
+    class Unbuilt(StrictModel):
+        text: str
+
+    monkeypatch.setattr(body, "build", build_when_the_loop_has_turned)
+
+    async def story() -> Unbuilt:
+        reading = asyncio.create_task(read_body(Unbuilt, request(b'{"text": "a"}')))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(turned.set)
+        return await reading
+
+    assert not Unbuilt.__pydantic_complete__
+    assert asyncio.run(story()).text == "a"
 
 
 def test_what_is_wrong_is_told_of_either() -> None:

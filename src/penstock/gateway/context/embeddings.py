@@ -9,24 +9,12 @@ from msgspec.structs import replace
 
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel
-from penstock.flow import Request, SamplingParams
+from penstock.flow import Request
 from penstock.flow.context import Document
+from penstock.gateway.context.helper_models import owned_request
 from penstock.gateway.context.turns import CHARS_PER_TOKEN
 
 DEFAULT_WINDOW = 2048  # tokens of a model whose context is not known
-
-
-def owned_request(request: Request, request_id: str) -> Request:
-    """Without a prompt, in the queue of the same owner and with the same priority."""
-    return Request(
-        id=request_id,
-        params=SamplingParams(),
-        tenant=request.tenant,
-        tier=request.tier,
-        weight=request.weight,
-        priority=request.priority,
-        background=request.background,
-    )
 
 
 def embedding_requests(
