@@ -17,10 +17,12 @@ _KEYS = frozenset(  # of messages, which no model reads
      "reasoning_content", "thinking", "index")
 )  # fmt: skip
 
+_MARKUP = {"role": ("system", "user", "assistant", "tool"), "type": ("text", "function")}  # values that say nothing
+
 
 def request_texts(request: Request) -> list[str]:
     """Prompts of token ids are not among them: they need their model's vocabulary."""
-    found = [text for name in _FIELDS for text in texts_of(getattr(request, name))]
+    found = [text for name in _FIELDS if (part := getattr(request, name)) for text in texts_of(part)]
     constraint = request.params.constraint  # which the model may be told, and has to write
     return found if constraint is None or not constraint.source else [*found, constraint.source]
 
@@ -28,6 +30,8 @@ def request_texts(request: Request) -> list[str]:
 def readings(text: str) -> list[str]:
     """A text as it is; with JSON's escapes read, since arguments of tool calls are JSON in a text; and each of these
     without invisible characters."""
+    if text.isascii() and "\\" not in text:
+        return [text]
     found = [text]
     if "\\" in text:
         found.append(unescaped(text))
@@ -43,7 +47,11 @@ def texts_of(part: Any) -> Iterator[str]:
             if one:
                 yield one
         elif isinstance(one, dict):
-            stack += reversed([text for key, value in one.items() for text in (value, *({key} - _KEYS))])
+            for key in reversed(one):
+                if key not in _KEYS:
+                    stack.append(key)
+                if key not in _MARKUP or one[key] not in _MARKUP[key]:
+                    stack.append(one[key])
         elif isinstance(one, list | tuple):
             stack += reversed(one)
         elif isinstance(one, msgspec.Struct):

@@ -111,7 +111,9 @@ class Safety:
                 param=field,
             )
         found = None if ruleset.matcher is None else await self._find(ruleset.matcher, texts)
-        hit = await self._ask_hooks(ruleset, "\n\n".join(texts)) if found is None else Hit(*found)
+        hit = None if found is None else Hit(*found)
+        if hit is None and ruleset.hooks:
+            hit = await self._ask_hooks(ruleset, "\n\n".join(texts))
         if hit is not None:
             self._report(request.id, "input", hit.rule, field, hit.why)
             if hit.unchecked:
@@ -149,7 +151,7 @@ class Safety:
 
     async def _verdicts(self, ruleset: Ruleset, text: str) -> list[tuple[Hook, Verdict]]:
         """Of all hooks. Raises SafetyUnavailable."""
-        if not ruleset.hooks or not text:
+        if not text:
             return []
         if len(text) > MAX_HOOK_TEXT:
             raise SafetyUnavailable(f"the text has more than {MAX_HOOK_TEXT} characters, which no hook is asked about")

@@ -164,7 +164,9 @@ def observed_speed(model: LocalModel, journal: Journal) -> Observed | None:
         return None
     served = _served_shape(model)
     traces = [
-        trace for trace in list(journal.done) if trace.kind in ("chat", "completion") and trace.source.model == model.name
+        trace
+        for trace in list(journal.done)
+        if trace.kind in ("chat", "completion") and trace.source.model == model.name
     ]
     answered = [sequence for trace in traces for sequence in trace.sequences if sequence.output_tokens]
     seen = performance_figures(journal, Source(model.name))

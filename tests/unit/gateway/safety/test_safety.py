@@ -96,6 +96,19 @@ async def test_so_are_documents_tools_constraints_template_arguments_and_plain_p
 
 
 @in_loop
+async def test_roles_and_types_of_messages_are_no_texts() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    talk = [
+        {"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "c"},
+    ]  # fmt: skip
+    safety = safety_of(SafetyEntry(name="words", terms=("system", "user", "assistant", "tool", "text", "function")))
+    assert await rejected(safety, request(messages=talk)) is None
+    assert await rejected(safety, request(messages=[{"role": "user", "content": "the user"}]))
+    assert await rejected(safety, request(messages=[{"role": "critic", "type": "tool", "content": ""}]))
+
+
+@in_loop
 async def test_rules_are_those_of_the_tenant() -> None:
     safety = safety_of(KEYS, ACME)
     assert await rejected(safety, request("about project  orion", tenant="acme"))
