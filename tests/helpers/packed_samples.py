@@ -35,7 +35,7 @@ class SeparateArena(Arena):
 
 
 def random_segment(kind: Kind, rows: int, cols: int) -> Segment:
-    """All codes and a wide range of scales occur."""
+    """All codes and a wide range of scales occur, 0 among them."""
     blocks = -(-cols // BLOCK)
     segment = allocate(kind, rows, cols, SeparateArena())
     if kind.is_float:
@@ -44,6 +44,7 @@ def random_segment(kind: Kind, rows: int, cols: int) -> Segment:
     codes = torch.randint(0, 256, (rows, blocks, 16 if kind in NIBBLES else 32), dtype=torch.uint8)
     groups = (2,) if kind is Kind.U8_HALVES else ()
     scales = torch.randn(rows, blocks, *groups) * 10.0 ** torch.randint(-4, 1, (rows, blocks, *groups))
+    scales[torch.rand(scales.shape) < 0.05] = 0.0
     fill(segment, 0, codes.numpy(), scales.numpy(), torch.randn(rows, blocks).numpy() * 0.1)
     return segment
 

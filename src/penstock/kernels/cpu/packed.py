@@ -156,11 +156,23 @@ def fill(
     if segment.kind.is_float:
         _to_panels(codes.astype(segment.codes.dtype, copy=False)[:, None], segment.codes[first:])
         return
+    if scales is not None and scales.ndim == 2:
+        codes = _without_unscaled(segment.kind, codes, scales.astype(np.float16, copy=False), flip)
     _to_panels(codes, segment.codes[first:], flip=flip * 0x01010101, unit_bytes=4)
     for target, factors in ((segment.scales, scales), (segment.offsets, offsets)):
         if target is not None and factors is not None:
             halves = factors.astype(np.float16, copy=False)
             _to_panels(halves if halves.ndim == 3 else halves[..., None], target[first:])
+
+
+def _without_unscaled(kind: Kind, codes: Array, scales: Array, flip: int) -> Array:
+    """With the code of weight 0 where the scale is 0, as the native products with many tokens expect it. Q4_K has other
+    codes there, and so has a scale that is too small for float16."""
+    unscaled = scales == 0
+    if not unscaled.any():
+        return codes
+    zero = ZEROS.get(kind, 0) * (0x11 if kind in NIBBLES else 1)
+    return np.where(unscaled[..., None], np.uint8(zero ^ flip), codes)
 
 
 def _to_panels(rows: Array, out: Array, *, flip: int = 0, unit_bytes: int | None = None) -> None:
