@@ -1,10 +1,12 @@
 """Proposes what a chain head (EAGLE-1, EAGLE-3, MTP) drafts, on the native kernels.
 
-After each step of the target the head computes an entry for every position that counts: the target's state there, and
-the token behind it. So its keys and values lie under the target's block ids like those of a layer, and blocks of the
-prefix cache have them. (The last entry of a cached block knows the token that followed there first; a sequence that
-goes on differently has one entry that is off.) Drafts continue from the head's own features, and are drawn with the
-noise of the request.
+The head computes an entry for every position that counts, from the target's state there and the token behind it. Its
+keys and values lie under the target's block ids like those of a layer, and blocks of the prefix cache have them. (The
+last entry of a cached block knows the token that followed there first; a sequence that goes on differently has one
+entry that is off.) Drafts continue from the head's own features, and are drawn with the noise of the request.
+
+States wait until drafts are asked for or their block is full, and then make their entries together: weights of the head
+are read once for all of them, so sequences without drafts pay little for the head.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,6 +65,13 @@ class ChainSource:
         return ChainProposer(self.spec, self.weights, host, quantize)
 
 
+class WaitingStates(NamedTuple):
+    """The target's states of a sequence that have no entries yet."""
+
+    start: int  # position of the first
+    parts: list[Array]  # [positions, width] each, one after the other
+
+
 class ChainProposer:
     """Implements `Proposer`."""
 
@@ -109,17 +119,25 @@ class ChainProposer:
         self._head = Program(host.pool, head, self._layout)
         self._features: Array = np.zeros((len(host.tokens), hidden), np.float32)  # by slot, after its last true entry
         self._ends: dict[int, int] = {}  # by slot: position behind its last true entry
+        self._waiting: dict[int, WaitingStates] = {}  # by slot
 
     def admit(self, admit: Admit) -> None:
         self._ends.pop(admit.slot, None)
+        self._waiting.pop(admit.slot, None)  # its blocks may be another sequence's by now
 
     def follow(self, rows: Sequence[Row], states: Array) -> None:
-        features = self._run(self._true_entries, [Row(row.slot, row.start, row.count, 1) for row in rows], states)
-        for row, feature in zip(rows, features, strict=True):
-            self._features[row.slot] = feature
-            self._ends[row.slot] = row.start + row.count
+        """A block can be in the prefix cache as soon as it is full, so it has its entries then."""
+        end, size, full = 0, self._host.block_size, []
+        for row in rows:
+            begin, end = end, end + row.count
+            waiting = self._waiting.setdefault(row.slot, WaitingStates(row.start, []))
+            waiting.parts.append(states[begin:end].copy())
+            if (row.start + row.count) // size > waiting.start // size:
+                full.append(row.slot)
+        self._enter(full)
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
+        self._enter([row.slot for row in rows if row.slot in self._waiting])
         drafts: list[list[int]] = [[] for _ in rows]
         going_on = [place for place, row in enumerate(rows) if self._ends.get(row.slot) == row.length - 1]
         features = self._features[[rows[place].slot for place in going_on]]
@@ -135,6 +153,31 @@ class ChainProposer:
                 entries = [Row(rows[place].slot, rows[place].length + depth - 2, 1, 1) for place in going_on]
                 features = self._run(self._drafted_entries, entries, features[kept]).copy()
         return [Proposal(tokens) for tokens in drafts]
+
+    def _enter(self, slots: Sequence[int]) -> None:
+        """Compute the entries of all states that wait in these slots."""
+        run: list[Row] = []
+        inputs: list[Array] = []
+        left = most = self._host.step_tokens
+        for slot in slots:
+            start, parts = self._waiting.pop(slot)
+            states = np.concatenate(parts)
+            while len(states):
+                count = min(left, len(states))
+                run.append(Row(slot, start, count, 1))
+                inputs.append(states[:count])
+                start, states, left = start + count, states[count:], left - count
+                if not left:
+                    self._enter_run(run, inputs)
+                    run, inputs, left = [], [], most
+        if run:
+            self._enter_run(run, inputs)
+
+    def _enter_run(self, rows: Sequence[Row], inputs: Sequence[Array]) -> None:
+        features = self._run(self._true_entries, rows, np.concatenate(inputs))
+        for row, feature in zip(rows, features, strict=True):
+            self._features[row.slot] = feature
+            self._ends[row.slot] = row.start + row.count
 
     def _draw(self, rows: Sequence[DraftRow], features: Array, depth: int) -> list[int]:
         """Draft number `depth` of each row, from features [rows, hidden]. Writes it to the slot."""

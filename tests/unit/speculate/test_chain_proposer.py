@@ -10,7 +10,7 @@ import pytest
 
 from helpers import draft_heads
 from helpers.draft_heads import HIDDEN, VOCAB, Drawn, target_spec
-from helpers.draft_host import CONTEXT, HostWithSlots, admit
+from helpers.draft_host import BLOCK, CONTEXT, HostWithSlots, admit
 from helpers.native_paged_model import needs_library
 from penstock.flow import Row
 from penstock.kernels.arrays import Array
@@ -73,6 +73,30 @@ def test_drafts_are_those_of_the_reference(tmp_path: Path, kind: str) -> None:
     both.check(DraftRow(2, 32, 3), DraftRow(0, 27, 1))
     both.follow(Row(0, 26, 1, 1))
     both.check(DraftRow(0, 28, 4))
+
+
+def test_more_states_wait_than_a_step_has_tokens(tmp_path: Path) -> None:
+    both = Both(draft_heads.eagle1(tmp_path))
+    both.follow(Row(0, 0, 4, 0), Row(1, 0, 7, 0), Row(2, 0, 5, 1))
+    both.follow(Row(0, 4, 58, 1), Row(1, 7, 60, 1))  # with those that wait, more than twice STEP_TOKENS
+    both.check(DraftRow(1, 68, 2), DraftRow(0, 63, 3), DraftRow(2, 6, 2))
+
+
+def test_a_full_block_has_its_entries_without_drafts(tmp_path: Path) -> None:
+    """A sequence that finds it in the prefix cache goes on from there. The head runs once for each block."""
+    both = Both(draft_heads.eagle1(tmp_path))
+    tokens, tables, prefix = both.shared.tokens, both.shared.host.block_table, 2 * BLOCK
+    runs: list[int] = []
+    run = both.proposer._run
+    both.proposer._run = lambda *given: (runs.append(len(given[2])), run(*given))[1]  # type: ignore[method-assign]
+    for position in range(prefix):
+        both.follow(Row(0, position, 1, 1))
+    assert runs == [BLOCK, BLOCK]
+    both.proposer.admit(admit(1))
+    tokens[1, : prefix + 1], both.states[1, :prefix] = tokens[0, : prefix + 1], both.states[0, :prefix]
+    tables[1, :2] = tables[0, :2]
+    both.follow(Row(1, prefix, 3, 1))
+    both.check(DraftRow(1, prefix + 4, 4))
 
 
 def test_drafts_are_written_to_the_slots(tmp_path: Path) -> None:
