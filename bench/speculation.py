@@ -142,7 +142,9 @@ def measure(
 
 
 def answer_twice(llm: LLM, category: str, prompts: list[str], tokens: int, *, on_first: bool) -> tuple[Turn, Turn]:
-    """Without drafts, and with."""
+    """Without drafts, and with. The prompts are computed before: of several streams, the first would else wait for the
+    prompts of the others, in the first of both ways only."""
+    answer(llm, category, prompts, 1, on=False)
     found: dict[bool, tuple[Turn, list[list[int]]]] = {}
     for on in (on_first, not on_first):
         found[on] = answer(llm, category, prompts, tokens, on=on)
