@@ -16,11 +16,14 @@ from penstock.system.extras import require_torch
 if TYPE_CHECKING:
     from penstock.quantize.formats import Target
     from penstock.store.files import ModelFiles
+    from penstock.store.spec import ModelSpec
 
 TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
 GGUF_TARGETS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 CALIBRATED = ("awq", "gptq")
 UNGROUPED = ("fp8", *GGUF_TARGETS)
+# By bits of a weight: the first that divides all sizes of the model is used, unless --group says another.
+GROUPS = {4: (128, 64, 32), 8: (64, 32)}
 CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that are used
 
 
@@ -42,8 +45,9 @@ CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that a
 )
 @click.option(
     "--group",
-    type=click.IntRange(min=8),
-    help="Inputs with one scale. int8 has one for each row by default. [default of 4 bits: 128]",
+    type=click.IntRange(min=0),
+    help="Inputs with one scale, 8 or more. int8 with 0 has one for each row, as W8A8 kernels need it. [default: int8 "
+    "64, 4 bits 128, or the next smaller power of two that fits]",
 )
 @debug_option
 def quantize(model: str, out: Path, target: str, text: Path | None, group: int | None) -> None:
@@ -58,12 +62,25 @@ def quantize(model: str, out: Path, target: str, text: Path | None, group: int |
     if group and target in UNGROUPED:
         scales = "each row" if target == "fp8" else "every 32 inputs"
         raise InvalidSetting(f"{target} has a scale for {scales}: it takes no --group", param="group")
-    if group is None:
-        group = 0 if target in ("int8", "fp8") else 128
+    if group is not None and 0 < group < 8:
+        raise InvalidSetting(f"--group {group}: a group has at least 8 inputs", param="group")
     files = resolve(model)
+    if group is None:
+        group = _default_group(files.spec, target)
     before = sum(path.stat().st_size for path in files.weights)
     size = _quantize(files, out, target, text, group)
-    click.echo(f"{out}: {target}, {size_text(size)} of weights ({size_text(before)} before)")
+    scales = f" in groups of {group}" if group else ""
+    click.echo(f"{out}: {target}{scales}, {size_text(size)} of weights ({size_text(before)} before)")
+
+
+def _default_group(spec: ModelSpec, target: str) -> int:
+    """0: a scale for each row, or what a GGUF has."""
+    if target in UNGROUPED:
+        return 0
+    groups = GROUPS[8 if target == "int8" else 4]
+    sizes = (spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim)
+    fitting = (group for group in groups if all(size % group == 0 for size in sizes))
+    return next(fitting, 0 if target == "int8" else groups[0])
 
 
 def _quantize(files: ModelFiles, out: Path, target: str, text: Path | None, group: int) -> int:

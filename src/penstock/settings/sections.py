@@ -12,13 +12,14 @@ from msgspec import Meta
 Positive = Annotated[int, Meta(ge=1)]
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
-# One name for keys and values, or those of both (store/kv_types.py).
+# One name for keys and values, or those of both (store/kv_types.py). fp8 is refused with a hint.
 KvDtype = Literal[
     "auto",
     "float32",
     "float16",
     "int8",
     "int4",
+    "fp8",
     "float16,int8",
     "float16,int4",
     "int8,float16",
@@ -100,7 +101,8 @@ class CacheSettings(Section, frozen=True):
         KvDtype,
         Meta(
             description="KV cache dtype; two for keys and values, as in int8,int4. auto: float16 with the native CPU "
-            "kernels, else the model's dtype. int4 saves memory at a loss of quality (docs/QUANTIZATION.md)."
+            "kernels, else the model's dtype. int4 saves memory at a loss of quality (docs/QUANTIZATION.md). Instead "
+            "of fp8, which is not there yet, take int8."
         ),
     ] = "auto"
     adapter_memory: Annotated[

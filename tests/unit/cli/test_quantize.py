@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers import tiny_models
-from penstock.cli.quantize import CALIBRATED, TARGETS, quantize
+from penstock.cli.quantize import CALIBRATED, TARGETS, _default_group, quantize
 from penstock.errors import InvalidSetting
 from penstock.quantize import formats
 from penstock.store.hf_folder import read
@@ -63,9 +63,31 @@ def test_formats_that_take_no_group(model: Path, tmp_path: Path, target: str) ->
 
 
 def test_int8_has_a_scale_for_each_row_or_group(model: Path, tmp_path: Path) -> None:
-    run(model, tmp_path / "rows", "--to", "int8")
-    run(model, tmp_path / "groups", "--to", "int8", "--group", "32")
+    assert "int8, " in run(model, tmp_path / "rows", "--to", "int8", "--group", "0")
+    assert "int8 in groups of 16, " in run(model, tmp_path / "groups", "--to", "int8", "--group", "16")
     headers = [read_header(tmp_path / name / "model.safetensors") for name in ("rows", "groups")]
     rows, groups = (header["model.layers.0.mlp.down_proj.weight_scale"].shape for header in headers)
     assert rows == (rows[0], 1)
-    assert groups == (rows[0], read(model, "tiny").spec.intermediate_size // 32)
+    assert groups == (rows[0], read(model, "tiny").spec.intermediate_size // 16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "target", "group"),
+    [
+        ({}, "int8", 32),  # of the MLP's 96 inputs; 64 does not divide them
+        ({}, "int4", 32),
+        ({"intermediate_size": 128}, "int8", 64),
+        ({"intermediate_size": 128}, "gptq", 64),
+        ({"intermediate_size": 72}, "int8", 0),
+        ({}, "fp8", 0),
+    ],
+)
+def test_the_group_that_divides_all_sizes(tmp_path: Path, sizes: dict[str, int], target: str, group: int) -> None:
+    model = tiny_models.make("llama", tmp_path, num_hidden_layers=1, **sizes)
+    assert _default_group(read(model, "tiny").spec, target) == group
+
+
+def test_a_group_is_not_tiny(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="a group has at least 8 inputs") as caught:
+        run(model, tmp_path / "out", "--to", "int8", "--group", "4")
+    assert caught.value.param == "group"

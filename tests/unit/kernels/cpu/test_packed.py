@@ -9,7 +9,7 @@ import pytest
 
 from helpers.packed_samples import random_matrix
 from penstock.kernels.cpu.arena import ALIGNMENT, CHUNK, Arena
-from penstock.kernels.cpu.packed import Kind, PackedMatrix, allocate, fill, segment_bytes
+from penstock.kernels.cpu.packed import NIBBLES, Kind, PackedMatrix, allocate, fill, segment_bytes
 
 
 def test_codes_of_one_row_are_where_native_code_looks() -> None:
@@ -17,7 +17,7 @@ def test_codes_of_one_row_are_where_native_code_looks() -> None:
     segment = allocate(Kind.U8, 20, 64, Arena())
     codes = np.zeros((20, 2, 32), dtype=np.uint8)
     codes[17, 1, 5] = 200
-    fill(segment, 0, codes, np.zeros((20, 2)))
+    fill(segment, 0, codes, np.ones((20, 2)))
     place = ((1 * 2 + 1) * 8 + 5 // 4) * 64 + 1 * 4 + 5 % 4  # panel 1, block 1, quad 1, row 1, input 1
     assert segment.codes.ravel().nonzero()[0].tolist() == [place]
 
@@ -27,6 +27,16 @@ def test_both_halves_of_a_byte() -> None:
     fill(segment, 0, np.arange(16, dtype=np.uint8).reshape(1, 1, 16) * 16 + 3, np.ones((1, 1)))
     expected = np.concatenate((np.full(16, 3.0), np.arange(16.0))) - 8
     assert np.array_equal(PackedMatrix([segment], 32).unpack(), expected[None])
+
+
+@pytest.mark.parametrize(("kind", "zero"), [(Kind.U4, 0x88), (Kind.U4_OFFSET, 0), (Kind.U8, 0x80), (Kind.U8_OFFSET, 0)])
+def test_codes_without_a_scale_are_those_of_weight_0(kind: Kind, zero: int) -> None:
+    """Products with many tokens count them."""
+    codes = np.full((1, 3, 16 if kind in NIBBLES else 32), 0x37, dtype=np.uint8)
+    segment = allocate(kind, 1, 96, Arena())
+    fill(segment, 0, codes, np.array([[1.0, 0.0, 1e-9]]), np.ones((1, 3)), flip=0x80)
+    found = [set(block[:, 0].ravel().tolist()) for block in segment.codes[0]]
+    assert found == [{0x37 ^ 0x80}, {zero}, {zero}]
 
 
 @pytest.mark.parametrize("kind", Kind)
