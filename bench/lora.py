@@ -12,9 +12,10 @@ step, decodes so many streams at a time:
 
 `unused` and the adapters take turns in each round; a figure is the best round's, in tokens per second, and the share of
 base. `bound` is the share that reading alone would leave: the bytes of the adapters of a step, at the speed at which
-this machine reads memory with as many threads. Then, beside streams without adapters, sequences arrive whose adapters
-are on disk: the longest time between two tokens of the others, and the time to the first token of the one that arrives;
-beside both, the same with no arrival, with arrivals without an adapter, and with arrivals whose adapter is in memory.
+this machine reads memory with as many threads. Then, beside streams without adapters, sequences arrive, in turns with
+an adapter that is on the disk only (cold), with one in memory (warm), without one, and none at all: the longest time
+between two tokens of the others, and the time to the first token of the one that arrives. An arrival lengthens a step
+by its own prompt; `cold_less_warm`, by pairs, is what the loading adds to that.
 
 With --cpu-time and --threads 1, seconds are CPU time of the process (bench/cpu_clock.py); there are no arrivals then.
 """
@@ -26,6 +27,7 @@ import cpu_clock  # noqa: F401 - before penstock is imported
 # isort: split
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -43,6 +45,7 @@ from penstock.flow import Adapter, Cancel, SamplingParams, Submit
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.library import native_library
 from penstock.kernels.cpu.packed import Kind, PackedMatrix, allocate
+from penstock.startup.adapters import adapter_of
 from penstock.store.adapter import open_adapter
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
@@ -73,8 +76,7 @@ def write_adapter(folder: Path, spec: ModelSpec, rank: int, seed: int) -> Adapte
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none"}
     config["target_modules"] = [module.rpartition(".")[2] for module in modules]
     (folder / "adapter_config.json").write_text(json.dumps(config))
-    found = open_adapter(folder).spec
-    return Adapter(folder.name, found.version, str(folder), found.rank, found.num_bytes)
+    return adapter_of(folder.name, open_adapter(folder))
 
 
 class Streams:
@@ -145,26 +147,42 @@ def read_speed(threads: int) -> float:
     return matrix.num_bytes / best
 
 
-def watch(loop: EngineLoop, spec: ModelSpec, arrivals: list[Adapter | None] | None, count: int) -> dict[str, float]:
-    """In milliseconds: the longest time between two tokens of the streams after each arrival, and the time to the first
-    token of the one that arrives. None: there are no arrivals."""
+def watch(loop: EngineLoop, spec: ModelSpec, kinds: dict[str, list[Adapter | None]], count: int) -> dict[str, Any]:
+    """Streams without adapters, beside which sequences of each kind arrive in turns; a kind without any is a time in
+    which none does. In milliseconds: the longest time between two tokens of the streams after an arrival, and the time
+    to the first token of the one that arrives."""
     running = Streams(loop, [None] * ARRIVAL_STREAMS, spec.vocab_size)
-    gaps, firsts = [], []
+    gaps: dict[str, list[float]] = {kind: [] for kind in kinds}
+    firsts: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(count):
-        start = time.perf_counter()
-        arrived = None if arrivals is None else submit(loop, arrivals[number], spec.vocab_size, max_output=4)
-        times, seen = [start], arrived is None
-        while len(times) <= ARRIVAL_STEPS or not seen:
-            ids = {delta.id for delta in step(loop)}
-            if running.ids[0] in ids:
-                times.append(time.perf_counter())
-            if arrived in ids and not seen:
-                seen = True
-                firsts.append(1e3 * (time.perf_counter() - start))
-        gaps.append(1e3 * max(after - before for before, after in pairwise(times)))
+        for kind in sorted(kinds, key=lambda kind: (list(kinds).index(kind) + number) % len(kinds)):
+            start = time.perf_counter()
+            arrived = submit(loop, kinds[kind][number], spec.vocab_size, max_output=4) if kinds[kind] else None
+            times, seen = [start], arrived is None
+            while len(times) <= ARRIVAL_STEPS or not seen:
+                ids = {delta.id for delta in step(loop)}
+                if running.ids[0] in ids:
+                    times.append(time.perf_counter())
+                if arrived in ids and not seen:
+                    seen = True
+                    firsts[kind].append(1e3 * (time.perf_counter() - start))
+            gaps[kind].append(1e3 * max(after - before for before, after in pairwise(times)))
     running.stop()
-    result = {"gap_median_ms": statistics.median(gaps), "gap_max_ms": max(gaps)}
-    return result | ({"first_token_median_ms": statistics.median(firsts)} if firsts else {})
+    result = {kind: spread("gap", gaps[kind]) | spread("first_token", firsts[kind]) for kind in kinds}
+    added = [cold - warm for cold, warm in zip(gaps["cold"], gaps["warm"], strict=True)]
+    later = [cold - warm for cold, warm in zip(firsts["cold"], firsts["warm"], strict=True)]
+    return result | {"cold_less_warm": spread("gap", added) | spread("first_token", later)}
+
+
+def spread(name: str, found: list[float]) -> dict[str, float]:
+    return {f"{name}_median_ms": statistics.median(found), f"{name}_max_ms": max(found)} if found else {}
+
+
+def drop_from_page_cache(adapter: Adapter) -> None:
+    """So that it is read from the disk."""
+    with (Path(adapter.path) / "adapter_model.safetensors").open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def main() -> None:
@@ -229,9 +247,12 @@ def measure(
     }
     if asked.cpu_time:
         return result
-    cold: list[Adapter | None] = [*made[max(kinds) :]]
-    variants = {"cold": cold, "warm": used[:1] * len(cold), "without_adapter": [None] * len(cold), "none": None}
-    return result | {"arrivals": {name: watch(loop, spec, found, len(cold)) for name, found in variants.items()}}
+    cold = made[max(kinds) :]
+    for adapter in cold:
+        drop_from_page_cache(adapter)
+    arriving: dict[str, list[Adapter | None]] = {"cold": [*cold], "warm": used[:1] * len(cold)}
+    arriving |= {"without_adapter": [None] * len(cold), "none": []}
+    return result | {"arrivals": watch(loop, spec, arriving, len(cold))}
 
 
 if __name__ == "__main__":
