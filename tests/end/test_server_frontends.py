@@ -51,7 +51,8 @@ def config(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(config: Path) -> Iterator[Server]:
-    with Server(f"--config={config}", "--keys", "--frontends", FRONTENDS, admin_key=ADMIN) as server:
+    folders = ("--adapter-folders", config.parent)
+    with Server(f"--config={config}", "--keys", "--frontends", FRONTENDS, *folders, admin_key=ADMIN) as server:
         yield server
 
 
@@ -328,29 +329,75 @@ def test_each_request_ends_once_when_the_engine_dies(server: Server) -> None:
     until(lambda: use(server, "engines")["concurrent_requests"]["reserved"] == 0, "the end of all requests")
 
 
-def test_adapters_of_the_settings_are_served_by_every_frontend(server: Server, tmp_path: Path) -> None:
-    body = {**BODY, "model": "tiny@style", "max_tokens": OUTPUT, "temperature": 0}
-    found: dict[str, str] = {}  # text by frontend
+def texts(server: Server, model: str) -> dict[str, str]:
+    """What every frontend answers, or the code of its error."""
+    body = {**BODY, "model": model, "max_tokens": OUTPUT, "temperature": 0}
+    found: dict[str, str] = {}
 
     def ask() -> bool:
-        answer = http.post("/v1/completions", json=body).raise_for_status()
-        assert answer.json()["model"] == "tiny@style"
-        found[answer.headers[NUMBER]] = answer.json()["choices"][0]["text"]
+        answer = http.post("/v1/completions", json=body)
+        told = answer.json()
+        found[answer.headers[NUMBER]] = told["error"]["code"] if "error" in told else told["choices"][0]["text"]
         return len(found) == FRONTENDS
 
     with admin(server) as http:
         until(ask, "an answer of each frontend")
-        plain = http.post("/v1/completions", json={**body, "model": "tiny"}).json()["choices"][0]["text"]
+    return found
+
+
+def test_adapters_of_the_settings_are_served_by_every_frontend(server: Server) -> None:
+    (text,) = set(texts(server, "tiny@style").values())
+    assert set(texts(server, "tiny").values()) != {text}
+    with admin(server) as http:
         listed = http.get("/admin/adapters").raise_for_status().json()["data"]
-        told = [
-            http.post("/admin/adapters", json={"name": "late", "source": str(tmp_path)}),
-            http.post("/v1/unload_lora_adapter", json={"lora_name": "style"}),
-        ]
-    assert set(found.values()) != {plain}
-    assert len(set(found.values())) == 1
     assert [one["id"] for one in listed] == ["tiny@style"]
-    assert [answer.status_code for answer in told] == [400, 400]
-    assert all("several frontends" in answer.json()["error"]["message"] for answer in told)
+
+
+def test_an_adapter_that_comes_and_goes_does_so_in_every_frontend(server: Server, config: Path, tiny: Path) -> None:
+    spec = resolve(str(tiny)).spec
+    for name in ("late", "later"):
+        write_adapter(config.parent / name, spec, size=2.0, seed=len(name))
+    with admin(server) as http:
+        assert set(texts(server, "tiny@late").values()) == {"model_not_found"}
+        added = http.post("/admin/adapters", json={"name": "late", "source": "late", "aliases": ["tardy"]})
+        (first,) = set(texts(server, "tardy").values())  # all have it once it is answered
+        again = http.post("/admin/adapters", json={"name": "late", "source": "later"})
+        with (config.parent / "later" / "adapter_config.json").open("rb") as described:
+            weights = (config.parent / "later" / "adapter_model.safetensors").read_bytes()
+            sent = http.post(
+                "/admin/adapters/upload",
+                data={"name": "late", "replace": "true"},
+                files={"config": described, "weights": weights},
+            )
+        (second,) = set(texts(server, "tiny@late").values())
+        assert [added.status_code, again.status_code, sent.status_code] == [200, 409, 200]
+        assert len({first, second, *texts(server, "tiny").values()}) == 3
+        victim = max(server.frontends())
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: len(server.frontends()) == FRONTENDS and victim not in server.frontends(), "another frontend")
+        assert set(texts(server, "tiny@late").values()) == {second}  # the next one has it, too
+        assert http.post("/v1/unload_lora_adapter", json={"lora_name": "late"}).is_success
+        assert set(texts(server, "tiny@late").values()) == {"model_not_found"}
+        assert [one["id"] for one in http.get("/admin/adapters").json()["data"]] == ["tiny@style"]
+
+
+def test_an_adapter_goes_when_its_requests_in_all_frontends_have_ended(
+    server: Server, config: Path, tiny: Path
+) -> None:
+    write_adapter(config.parent / "busy", resolve(str(tiny)).spec)
+    body = {**BODY, "model": "tiny@busy", "max_tokens": ENDLESS_TOKENS, "stream": True}
+    with admin(server) as http, admin(server) as client:
+        http.post("/admin/adapters", json={"name": "busy", "source": "busy"}).raise_for_status()
+        with client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            (listed,) = (one for one in http.get("/admin/adapters").json()["data"] if one["name"] == "busy")
+            late = http.delete("/admin/adapters/tiny@busy?timeout_s=0.1")
+            assert (listed["open"], late.status_code) == (1, 504)
+            assert "1 of it still run" in late.json()["error"]["message"]
+            assert next(line for line in lines if line).startswith("data: ")  # it goes on
+        until(lambda: metric(server, "penstock_num_requests_running") == 0, "the end of the stream")
+        assert http.get("/observe/check").json()["ok"] is True
 
 
 def test_models_that_come_and_go_are_refused(server: Server, config: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class AdapterModel(LocalModel):
         self.adapter = adapter_of(name, files)
         self.removed = False  # no more requests; those it has go on
         self.own_aliases = aliases  # beside its name without the base's
-        self._price, self._created = price, int(time.time())
+        self.own_price, self._created = price, int(time.time())
         self._bare_alias = False
         self._tickets: set[Ticket] = set()
         self._based_on = base.card
@@ -108,7 +108,7 @@ class AdapterModel(LocalModel):
             base,
             name=f"{base.name}@{bare}",
             aliases=(*((bare,) if self._bare_alias else ()), *(one for one in self.own_aliases if one != bare)),
-            price=self._price or base.price,
+            price=self.own_price or base.price,
             parent=base.name,
             created=self._created,
         )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from penstock.deployment.protocol import Price
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import AdapterBusy, AlreadyExists, InvalidRequest, PenstockError
 from penstock.settings.sections import ADAPTER_NAME, AdapterEntry, PriceSettings
-from penstock.store.adapter import check_served, open_adapter
+from penstock.store.adapter import check_adapter, open_adapter
 from penstock.store.adapter_source import resolve_adapter
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.package import SCHEME
@@ -38,6 +38,9 @@ class AdapterManager:
         """`roots`: folders from which adapters may be loaded at run time."""
         self.registry, self.store = registry, store
         self._roots = [root.expanduser().resolve() for root in roots]
+        # Of a server with further frontends: has them serve what the registry has, and counts their open requests.
+        self.on_change: Callable[[], Awaitable[None]] | None = None
+        self.open_elsewhere: Callable[[AdapterModel], int] = lambda model: 0
         self._changing = asyncio.Lock()  # one adapter is added at a time
         self._draining: set[asyncio.Task[None]] = set()
 
@@ -70,7 +73,7 @@ class AdapterManager:
         async with self._changing:
             self._check_free(model, entry, replace=replace)
             opened = await asyncio.to_thread(upload.complete)
-            check_served(opened.spec, model.files.spec)
+            check_adapter(opened.spec, model.files.spec)
             files = await asyncio.to_thread(self.store.publish, upload, model.name, name)
             return await self._adopt(model, entry, files, source="", replace=replace)
 
@@ -85,9 +88,13 @@ class AdapterManager:
                 await asyncio.shield(letting_go)
         except TimeoutError:
             raise AdapterBusy(
-                f"{model.card.name} takes no more requests, but {model.open} of it still run after {timeout_s:g} s; "
-                "it is let go of when they have ended"
+                f"{model.card.name} takes no more requests, but {self.open(model)} of it still run after "
+                f"{timeout_s:g} s; it is let go of when they have ended"
             ) from None
+
+    def open(self, model: AdapterModel) -> int:
+        """Requests that have not ended, in all frontends."""
+        return model.open + self.open_elsewhere(model)
 
     async def residency(self) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
         """What the engines say of adapters: by base, name and version, an entry for each replica that knows it."""
@@ -154,7 +161,7 @@ class AdapterManager:
         self, base: LocalModel, entry: AdapterEntry, files: AdapterFiles, *, source: str, replace: bool
     ) -> AdapterModel:
         """Serve it, instead of one of the same name if there is one, and keep a record of it."""
-        check_served(files.spec, base.files.spec)
+        check_adapter(files.spec, base.files.spec)
         record = AdapterRecord(
             base=base.name,
             name=entry.name,
@@ -165,12 +172,18 @@ class AdapterManager:
         )
         await asyncio.to_thread(self.store.keep, record)
         if replace and (old := self.registry.name_of(f"{base.name}@{entry.name}")) is not None:
-            model = self.registry.find(old)
+            replaced = self.registry.find(old)
             self.registry.remove(old)
-            assert isinstance(model, AdapterModel)
-            if model.adapter.version != files.spec.version:
-                self._let_go(model)
-        return self._serve(base, record, files)
+            assert isinstance(replaced, AdapterModel)
+            if replaced.adapter.version != files.spec.version:
+                self._let_go(replaced)
+        model = self._serve(base, record, files)
+        await self._tell_frontends()
+        return model
+
+    async def _tell_frontends(self) -> None:
+        if self.on_change is not None:
+            await self.on_change()
 
     def _serve(self, base: LocalModel, record: AdapterRecord, files: AdapterFiles) -> AdapterModel:
         return serve_adapter(self.registry, base, record.name, files, price=record.price, aliases=record.aliases)
@@ -180,7 +193,8 @@ class AdapterManager:
         model.removed = True
 
         async def drain() -> None:
-            while model.open:
+            await self._tell_frontends()
+            while self.open(model):
                 await asyncio.sleep(DRAIN_LOOK_S)
             for replica in model.replicas.replicas:
                 with contextlib.suppress(PenstockError, TimeoutError):
@@ -204,7 +218,7 @@ def serve_adapter(
     price: PriceSettings | None = None,
     aliases: tuple[str, ...] = (),
 ) -> AdapterModel:
-    check_served(files.spec, base.files.spec)
+    check_adapter(files.spec, base.files.spec)
     own_price = None if price is None else Price(**msgspec.to_builtins(price))
     model = AdapterModel(base, name, files, price=own_price, aliases=aliases)
     registry.add(model)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from penstock import composition
+from penstock.deployment.adapter_model import AdapterModel
 from penstock.deployment.prefill_pool import PrefillPool, role_of
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.replica import Replica
@@ -18,15 +19,15 @@ from penstock.deployment.replica_set import ReplicaSet
 from penstock.engine.linked import LinkedEngine, wait_for_engine
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.frontends.control_link import ControlLink
-from penstock.frontends.messages import EndEngine, StartFrontend
+from penstock.frontends.messages import EndEngine, ServedAdapter, StartFrontend
 from penstock.frontends.remote import RemoteAccounting, RemoteMetrics, RemoteResponseStore
 from penstock.gateway.gateway import Gateway
 from penstock.http.app import build_frontend
 from penstock.http.service import Service
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry, Settings, settings_of
-from penstock.startup.adapters import find_adapters
 from penstock.startup.server_models import FoundModel, ServerModels
+from penstock.store.adapter_spec import AdapterFiles
 
 if TYPE_CHECKING:
     from penstock.database.database import Database
@@ -35,12 +36,11 @@ NEXT_ENGINE_S = 60.0  # a frontend waits so long for the engine that replaces a 
 
 
 def find_models(settings: Settings) -> list[FoundModel]:
-    """Those that the control process has found, with their adapters: they are on this machine, and fit."""
+    """Those that the control process has found: they are on this machine, and fit."""
     if not settings.models:
         files = composition.model(settings)
         sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
-        adapters = find_adapters(settings, files.spec)
-        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files, adapters)]
+        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files)]
     return [
         FoundModel(entry) if entry.upstream is not None else _find_model(settings_of(settings, entry), entry)
         for entry in settings.models
@@ -48,8 +48,7 @@ def find_models(settings: Settings) -> list[FoundModel]:
 
 
 def _find_model(settings: Settings, entry: ModelEntry) -> FoundModel:
-    files = replace(composition.model(settings), name=entry.name)
-    return FoundModel(entry, files, find_adapters(settings, files.spec))
+    return FoundModel(entry, replace(composition.model(settings), name=entry.name))
 
 
 def linked_replicas(
@@ -73,7 +72,7 @@ def linked_replicas(
 
 
 class FrontendModels(ServerModels):
-    """The models of a frontend process. They neither come nor go."""
+    """The models of a frontend process. They neither come nor go, but for adapters."""
 
     def __init__(self, settings: Settings, start: StartFrontend, link: ControlLink) -> None:
         super().__init__(settings, start.secret)
@@ -82,6 +81,7 @@ class FrontendModels(ServerModels):
         self._emit = link.record if settings.observe.events else None
         self._paths = {name: [Path(path) for path in paths] for name, paths in start.engines.items()}
         self._numbers = SequenceNumbers(*start.numbers)
+        self._removed: list[AdapterModel] = []  # that have open requests
 
     async def connect(self, found: Sequence[FoundModel]) -> ModelRegistry:
         """Waits for the engines."""
@@ -98,9 +98,29 @@ class FrontendModels(ServerModels):
             self.replica_sets[name] = replicas
             model = self.local(one, replicas)
             self.registry.add(model)
-            self.serve_adapters(one, model)
         await self.start()
         return self.registry
+
+    def serve(self, adapters: Sequence[ServedAdapter]) -> None:
+        """These and no others. Requests of those that go end as they began."""
+        wanted = {(one.base, one.name, one.spec.version, one.price, one.aliases): one for one in adapters}
+        for model in self.registry.adapters:
+            version = model.adapter.version
+            if wanted.pop((model.base.name, model.adapter.name, version, model.own_price, model.own_aliases), None):
+                continue
+            self.registry.remove(model.card.name)
+            model.removed = True
+            self._removed.append(model)
+        bases = {base.name: base for base in self.registry.local}
+        for one in wanted.values():
+            files = AdapterFiles(Path(one.path), Path(one.weights), one.spec)
+            self.registry.add(AdapterModel(bases[one.base], one.name, files, price=one.price, aliases=one.aliases))
+
+    def open_by_adapter(self) -> list[tuple[tuple[str, str], int]]:
+        """By id and version."""
+        self._removed = [model for model in self._removed if model.open]
+        models = (*self.registry.adapters, *self._removed)
+        return [((model.card.name, model.adapter.version), model.open) for model in models if model.open]
 
     def _end_engine(self, source: Source, why: str) -> None:
         self._link.tell(EndEngine(source, why))

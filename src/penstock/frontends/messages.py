@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.deployment.protocol import Price
 from penstock.errors import PenstockError, RateLimited, by_code
 from penstock.flow import Delta, FinishReason, Timings
 from penstock.flow.identity import Source
@@ -16,6 +17,7 @@ from penstock.gateway.ledger.record import UsageRecord
 from penstock.gateway.limits.reservation import Charge
 from penstock.http.response_store import StoredResponse
 from penstock.observe import events
+from penstock.store.adapter_spec import AdapterSpec
 
 # --- from a frontend
 
@@ -156,10 +158,12 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
     hook_failures: list[tuple[tuple[str, str], int]] = []
     transfers: list[tuple[tuple[str, str], float]] = []  # of KV blocks, by model: see TransferTotals
     transfer_failures: list[tuple[tuple[str, str], int]] = []  # by model and cause
+    adapters: list[tuple[tuple[str, str], int]] = []  # open requests, by id and version
 
 
 class Status(Wire, frozen=True):
-    """Once a second, and in answer to a Fence: all messages that the frontend had before are in front of it."""
+    """Once a second, and in answer to a Fence or ServeAdapters: all messages that the frontend had before are in front
+    of it."""
 
     fence: int
     counts: Counts
@@ -185,6 +189,25 @@ ToControl = (
 # --- to a frontend
 
 
+class ServedAdapter(msgspec.Struct, array_like=True, frozen=True):
+    """A LoRA adapter that the control process has found and checked."""
+
+    base: str
+    name: str  # without the base's
+    path: str
+    weights: str
+    spec: AdapterSpec  # without `low_ranks`: engines read the tensors
+    price: Price | None
+    aliases: tuple[str, ...]
+
+
+class ServeAdapters(Wire, frozen=True):
+    """Serve these and no others. Answered by a Status when that is so."""
+
+    number: int
+    adapters: list[ServedAdapter]
+
+
 class StartFrontend(Wire, frozen=True):
     """The first message: all that it needs to serve."""
 
@@ -195,6 +218,7 @@ class StartFrontend(Wire, frozen=True):
     engines: dict[str, list[str]]  # socket paths of replicas, by model
     control: str  # socket path of the control process's HTTP server
     variables: dict[str, str]  # of the environment, that the settings name
+    adapters: list[ServedAdapter]
 
 
 class Failed(Wire, frozen=True):
@@ -244,7 +268,7 @@ class EndAll(Wire, frozen=True):
     """End all requests and exit."""
 
 
-FromControl = StartFrontend | Answer | Fence | Drain | EndAll
+FromControl = StartFrontend | Answer | Fence | ServeAdapters | Drain | EndAll
 
 # --- events
 

@@ -36,6 +36,7 @@ from penstock.frontends.messages import (
     Release,
     Reserve,
     SequenceEnded,
+    ServeAdapters,
     Status,
     StoreResponse,
     ToControl,
@@ -111,16 +112,17 @@ class FrontendPeer:
             self._writing = True
             asyncio.get_running_loop().add_writer(self._framed.fileno(), self._write)
 
-    async def fence(self, number: int, *, refresh_keys: bool = False) -> None:
-        """Returns when all that the frontend has told by now is applied here, or when it is gone."""
+    async def fence(self, message: Fence | ServeAdapters) -> None:
+        """Returns when the frontend has done what the message says, and all that it has told by then is applied here;
+        or when it is gone. One that is starting is not waited for."""
+        self.send(message)
         if self.gone or not self.listening.is_set():
             return
-        done = self._fences[number] = asyncio.get_running_loop().create_future()
-        self.send(Fence(number, refresh_keys))
+        done = self._fences[message.number] = asyncio.get_running_loop().create_future()
         try:
             await done
         finally:
-            self._fences.pop(number, None)
+            self._fences.pop(message.number, None)
 
     def close(self) -> None:
         if not self.gone:

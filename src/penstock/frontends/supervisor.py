@@ -24,9 +24,18 @@ from pathlib import Path
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.deployment.adapter_model import AdapterModel
 from penstock.deployment.replica import Replica
 from penstock.errors import PenstockError
-from penstock.frontends.messages import Drain, EndAll, EndEngine, StartFrontend
+from penstock.frontends.messages import (
+    Drain,
+    EndAll,
+    EndEngine,
+    Fence,
+    ServeAdapters,
+    ServedAdapter,
+    StartFrontend,
+)
 from penstock.frontends.peer import FrontendPeer
 from penstock.http.port import bind_beside
 from penstock.http.server import HttpServer
@@ -91,6 +100,8 @@ class FrontendSet:
         service.gateway.reported_circuits = self._open_circuits
         if service.key_manager is not None:
             service.key_manager.on_change = self._refresh_keys
+        models.adapters.on_change = self._serve_adapters
+        models.adapters.open_elsewhere = self._open_requests
 
     async def take_over(self, http: HttpServer, app: ASGIApp) -> None:
         """Raises PenstockError if a frontend does not start."""
@@ -110,9 +121,11 @@ class FrontendSet:
 
     async def fence(self, *, refresh_keys: bool = False) -> None:
         """Returns when all that frontends have told by now is applied here."""
-        number = next(self._fences)
+        await self._tell_all(Fence(next(self._fences), refresh_keys))
+
+    async def _tell_all(self, message: Fence | ServeAdapters) -> None:
         peers = [slot.peer for slot in self._slots if slot.peer is not None]
-        waiting = [asyncio.create_task(peer.fence(number, refresh_keys=refresh_keys)) for peer in peers]
+        waiting = [asyncio.create_task(peer.fence(message)) for peer in peers]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=FENCE_S)
             for task in late:
@@ -181,6 +194,29 @@ class FrontendSet:
     async def _refresh_keys(self) -> None:
         await self.fence(refresh_keys=True)
 
+    # --- adapters
+
+    async def _serve_adapters(self) -> None:
+        await self._tell_all(ServeAdapters(next(self._fences), self._adapters()))
+
+    def _adapters(self) -> list[ServedAdapter]:
+        return [
+            ServedAdapter(
+                model.base.name,
+                model.adapter.name,
+                str(model.adapter_files.path),
+                str(model.adapter_files.weights),
+                msgspec.structs.replace(model.adapter_files.spec, low_ranks=()),
+                model.own_price,
+                model.own_aliases,
+            )
+            for model in self._models.registry.adapters
+        ]
+
+    def _open_requests(self, model: AdapterModel) -> int:
+        key = (model.card.name, model.adapter.version)
+        return sum(dict(slot.peer.counts.adapters).get(key, 0) for slot in self._slots if slot.peer is not None)
+
     # --- processes
 
     def _spawn(self, slot: Slot) -> None:
@@ -216,6 +252,7 @@ class FrontendSet:
             engines={name: [str(path) for path in paths] for name, paths in self._models.engine_paths.items()},
             control=str(self._folder / "control"),
             variables=_variables(self._settings),
+            adapters=self._adapters(),
         )
         slot.peer.send(start)
 

@@ -23,6 +23,8 @@ from penstock.frontends.messages import (
     Fence,
     FromControl,
     Listening,
+    ServeAdapters,
+    ServedAdapter,
     StartFrontend,
     Status,
 )
@@ -53,6 +55,8 @@ class Frontend:
         self._ending = asyncio.Event()
         self._link = ControlLink(control, self._handle, self._clean_up)
         self._service: Service | None = None
+        self._models: FrontendModels | None = None  # connected
+        self._adapters: list[ServedAdapter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -90,6 +94,8 @@ class Frontend:
         events = self._link if settings.observe.events else None
         models = FrontendModels(settings, start, self._link)
         registry = await models.connect(await asyncio.to_thread(find_models, settings))
+        self._models = models
+        models.serve(self._adapters)
         safety = await asyncio.to_thread(composition.safety, settings, events)
         gateway = composition.gateway(settings, registry, start.secret, events, safety)
         database = await asyncio.to_thread(composition.database, settings) if settings.tenants.keys else None
@@ -106,6 +112,7 @@ class Frontend:
     def _handle(self, message: FromControl) -> None:
         match message:
             case StartFrontend():
+                self._adapters = message.adapters
                 self._started.set_result(message)
             case Fence():
                 if message.refresh_keys:
@@ -114,6 +121,11 @@ class Frontend:
                     task.add_done_callback(self._tasks.discard)
                 else:
                     self._tell_status(message.number)
+            case ServeAdapters():
+                self._adapters = message.adapters
+                if self._models is not None:
+                    self._models.serve(message.adapters)
+                self._tell_status(message.number)
             case Drain():
                 if not self._draining.done():
                     self._draining.set_result(message.deadline_s)
@@ -137,14 +149,18 @@ class Frontend:
             self._tell_status(0)
 
     def _tell_status(self, fence: int) -> None:
-        self._link.tell(Status(fence, Counts() if self._service is None else counts(self._service)))
+        counted = Counts()
+        if self._service is not None and self._models is not None:
+            counted = counts(self._service, self._models.open_by_adapter())
+        self._link.tell(Status(fence, counted))
 
 
-def counts(service: Service) -> Counts:
+def counts(service: Service, adapters: list[tuple[tuple[str, str], int]]) -> Counts:
     gateway = service.gateway
     tracks, safety = gateway.router.tracks, gateway.safety
     pools = {model.name: pool.totals for model in service.models.local if (pool := model.replicas.prefill) is not None}
     return Counts(
+        adapters=adapters,
         open=[(name, count) for name, count in service.open_by_model.items() if count],
         tasks=len(asyncio.all_tasks()),
         decisions=[(name, track.decisions) for name, track in tracks.items() if track.decisions],

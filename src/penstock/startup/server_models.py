@@ -156,7 +156,7 @@ class ServerModels:
 
     async def start(self) -> None:
         """Wait for the engines that were spawned; raises what keeps one from starting."""
-        if hasattr(self, "adapters") and self.links is None:  # further frontends have those of the settings
+        if hasattr(self, "adapters"):  # not in further frontends, which are told of them
             await asyncio.to_thread(self.adapters.restore)
         spawned = {name: replicas for name, replicas in self.replica_sets.items() if replicas.replicas}
 
@@ -307,10 +307,10 @@ class ServerModels:
         from penstock.deployment.adapter_model import AdapterModel
         from penstock.deployment.local_model import LocalModel
 
-        self._check_one_frontend("remove models")
         if isinstance(model, AdapterModel):
             await self.adapters.remove(model, ADAPTER_DRAIN_S)
             return
+        self._check_one_frontend("remove models")
         own = self.registry.adapters_of(model) if isinstance(model, LocalModel) else []
         if len(self.registry) == 1 + len(own):
             raise InvalidRequest(f"{model.card.name} is the only model: it cannot be removed", param="model")

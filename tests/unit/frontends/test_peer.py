@@ -27,6 +27,7 @@ from penstock.frontends.messages import (
     Drained,
     EndEngine,
     Failed,
+    Fence,
     Listening,
     Release,
     Reserve,
@@ -268,10 +269,10 @@ def test_a_message_larger_than_the_sockets_buffers_arrives_whole() -> None:
 def test_a_fence_ends_with_its_status_or_with_its_frontend() -> None:
     async def run() -> None:
         async with linked() as made:
-            await made.peer.fence(1)  # not listening yet: it has told nothing
+            await made.peer.fence(Fence(1))  # not listening yet: it has told nothing
             made.link.tell(Listening())
             await made.until(made.peer.listening.is_set)
-            first, second = (asyncio.ensure_future(made.peer.fence(number)) for number in (2, 3))
+            first, second = (asyncio.ensure_future(made.peer.fence(Fence(number))) for number in (2, 3))
             made.link.tell(Status(2, Counts(tasks=5)))
             await made.until(first.done)
             assert (made.peer.counts.tasks, second.done()) == (5, False)

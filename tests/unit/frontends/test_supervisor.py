@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.frontends import supervisor
-from penstock.frontends.messages import Counts
+from penstock.frontends.messages import Counts, Fence, ServeAdapters
 from penstock.frontends.supervisor import FIRST_WAIT_S, HEALTHY_AFTER_S, LONGEST_WAIT_S, FrontendSet
 from penstock.http.port import bind
 from penstock.settings import load
@@ -72,8 +72,8 @@ def test_a_frontend_that_hangs_holds_up_the_control_process_for_a_moment_only(
             self.hangs = hangs
             self.counts = Counts(open=[("tiny", 2)], tasks=3, open_circuits=["up"])
 
-        async def fence(self, number: int, *, refresh_keys: bool) -> None:
-            asked.append(number)
+        async def fence(self, message: Fence | ServeAdapters) -> None:
+            asked.append(message.number)
             if self.hangs:
                 await asyncio.Event().wait()
 

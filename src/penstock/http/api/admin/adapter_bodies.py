@@ -88,8 +88,9 @@ ANSWERS = (NewAdapter, LoadLoraAdapter, UnloadLoraAdapter, AdapterObject, Adapte
 
 
 def describe_adapter(
-    model: AdapterModel, residency: dict[tuple[str, str, str], list[dict[str, Any]]] | None = None
+    model: AdapterModel, open: int, residency: dict[tuple[str, str, str], list[dict[str, Any]]] | None = None
 ) -> AdapterObject:
+    """`open`: its requests that have not ended."""
     spec, card = model.adapter_files.spec, model.card
     known = (residency or {}).get((model.base.name, model.adapter.name, model.adapter.version), [])
     return AdapterObject(
@@ -107,7 +108,7 @@ def describe_adapter(
         bytes=spec.num_bytes,
         price=card.price,
         created=card.created,
-        open=model.open,
+        open=open,
         residency=[msgspec.convert(one, AdapterResidency) for one in known],
     )
 

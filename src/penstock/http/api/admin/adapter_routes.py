@@ -83,12 +83,6 @@ def _adapters(service: Service) -> AdapterManager:
     return service.manager.adapters
 
 
-def _changing_adapters(service: Service) -> AdapterManager:
-    if service.frontends is not None:
-        raise InvalidRequest("with several frontends adapters are those of the settings: restart it with --frontends 1")
-    return _adapters(service)
-
-
 def _change_docs(request: type[msgspec.Struct] | None, answer: type[msgspec.Struct], **more: Any) -> dict[str, Any]:
     docs = route_docs(request, answer, may_reject=True, uses_engine=True, **more)
     docs["responses"] |= {
@@ -104,9 +98,10 @@ def _add_list(app: App, service: Service) -> None:
     @app.requiring(Scope.ADMIN, Scope.OBSERVE).get(PATH, **route_docs(None, AdapterList, not_found=None))
     async def list_adapters(request: Request) -> Response:
         """The LoRA adapters of all models, and which engines have them in memory."""
-        known = await _adapters(service).residency()
+        manager = _adapters(service)
+        known = await manager.residency()
         models = service.models_of(identity_of(request.scope)).adapters
-        listed = [describe_adapter(model, known) for model in models]
+        listed = [describe_adapter(model, manager.open(model), known) for model in models]
         return json_response(msgspec.json.encode(AdapterList(data=listed)))
 
 
@@ -116,7 +111,7 @@ def _add_changes(app: App, service: Service) -> None:
     @admin.post(PATH, **_change_docs(NewAdapter, AdapterObject))
     async def add_adapter(request: Request) -> Response:
         """Serve an adapter, from a path inside `adapter_folders`, a hub id or `pypi:`."""
-        manager, body = _changing_adapters(service), read_fields(NewAdapter, await read_object(request))
+        manager, body = _adapters(service), read_fields(NewAdapter, await read_object(request))
         details = {"source": body.source[:256], "model": str(body.model)[:256], "replace": body.replace}
         async with audited(service, request, "adapter.add", body.name, details):
             entry = adapter_entry(body.name, body.source, aliases=tuple(body.aliases), price=body.price)
@@ -127,7 +122,7 @@ def _add_changes(app: App, service: Service) -> None:
     async def remove_adapter(name: str, request: Request) -> Response:
         """Serve an adapter no longer. New requests get a 404 at once; the answer waits for those that run."""
         timeout_s = read_query(request, (TIMEOUT,))["timeout_s"]
-        manager, model = _changing_adapters(service), _find(service, name)
+        manager, model = _adapters(service), _find(service, name)
         async with audited(service, request, "adapter.remove", model.card.name):
             await manager.remove(model, timeout_s)
         return json_response(msgspec.json.encode(RemovedAdapter(id=model.card.name)))
@@ -147,7 +142,7 @@ def _add_upload(app: App, service: Service, settings: Settings) -> None:
         `weights` (adapter_model.safetensors), or `gguf`; and `model`, `price` (JSON) and `replace` (true)."""
         if not settings.needs_key:
             check_form_origin(request, settings.serve.origins)
-        manager = _changing_adapters(service)
+        manager = _adapters(service)
         length = request.headers.get("content-length", "")
         with await asyncio.to_thread(manager.store.new_upload, int(length) if length.isdecimal() else 0) as upload:
             form = MultipartForm(request.headers.get("content-type", ""), upload.write, FILES)
@@ -182,7 +177,7 @@ def _add_vllm(app: App, service: Service) -> None:
     @admin.post("/v1/load_lora_adapter", **_text_docs(LoadLoraAdapter))
     async def load_lora_adapter(request: Request) -> Response:
         """Serve an adapter, as with vLLM."""
-        manager, body = _changing_adapters(service), read_fields(LoadLoraAdapter, await read_object(request))
+        manager, body = _adapters(service), read_fields(LoadLoraAdapter, await read_object(request))
         details = {"source": body.lora_path[:256], "replace": body.load_inplace}
         async with audited(service, request, "adapter.add", body.lora_name, details):
             entry = adapter_entry(body.lora_name, body.lora_path, param="lora_name")
@@ -197,7 +192,7 @@ def _add_vllm(app: App, service: Service) -> None:
     @admin.post("/v1/unload_lora_adapter", **_text_docs(UnloadLoraAdapter))
     async def unload_lora_adapter(request: Request) -> Response:
         """Serve an adapter no longer, as with vLLM. The answer waits for its running requests."""
-        manager, body = _changing_adapters(service), read_fields(UnloadLoraAdapter, await read_object(request))
+        manager, body = _adapters(service), read_fields(UnloadLoraAdapter, await read_object(request))
         try:
             model = _find(service, body.lora_name)
         except ModelNotFound as error:
@@ -223,4 +218,4 @@ def _find(service: Service, name: str) -> AdapterModel:
 
 
 def _described(model: AdapterModel) -> Response:
-    return json_response(msgspec.json.encode(describe_adapter(model)))
+    return json_response(msgspec.json.encode(describe_adapter(model, model.open)))
