@@ -37,7 +37,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Float16, so that no backend rounds their numbers."""
     folder, spec = tmp_path_factory.mktemp("adapters"), resolve(str(model)).spec
-    write = {"style": {"rank": 4}, "tone": {"rank": 17, "modules": ("q_proj", "up_proj")}}
+    write = {
+        "style": {"rank": 4},
+        "tone": {"rank": 17, "modules": ("q_proj", "up_proj")},
+        "tables": {"rank": 6, "modules": ("embed_tokens", "v_proj", "lm_head")},
+    }
     return {
         name: str(write_adapter(folder / name, spec, seed=seed, size=0.5, dtype="float16", **write[name]))  # type: ignore[arg-type]
         for seed, name in enumerate(write)
@@ -55,17 +59,18 @@ def logprobs(results: Sequence[Completion]) -> list[float]:
     return [one.logprob for some in found for one in some]
 
 
+@pytest.mark.parametrize("name", ["style", "tables"])
 def test_every_kind_of_request_is_answered_as_by_the_merged_model(
-    model: Path, adapters: dict[str, str], tmp_path: Path
+    model: Path, adapters: dict[str, str], name: str, tmp_path: Path
 ) -> None:
     """n > 1, logprobs of prompts and answers, penalties, schemas, regular expressions, stops, budgets."""
-    merge(resolve(str(model)), open_adapter(Path(adapters["style"])), tmp_path / "merged", lambda done, count: None)
+    merge(resolve(str(model)), open_adapter(Path(adapters[name])), tmp_path / "merged", lambda done, count: None)
     with LLM(str(tmp_path / "merged"), **BASE, kv_dtype="float32") as llm:
         expected = llm.generate(PROMPTS, PARAMS)
     with LLM(str(model), **BASE, kv_dtype="float32", adapters=adapters) as llm:
         plain = llm.generate(PROMPTS, PARAMS)
-        found = llm.generate(PROMPTS, PARAMS, adapter="style")
-        again = llm.generate(PROMPTS, PARAMS, adapter="style")  # with prefix hits
+        found = llm.generate(PROMPTS, PARAMS, adapter=name)
+        again = llm.generate(PROMPTS, PARAMS, adapter=name)  # with prefix hits
         llm.check_integrity()
     assert tokens(found) == tokens(expected) != tokens(plain)
     assert outputs(again) == outputs(found)

@@ -13,7 +13,7 @@ import pytest
 
 from helpers import tiny_models
 from helpers.adapter_engine import AdapterEngine, Job, named
-from helpers.adapter_samples import write_adapter
+from helpers.adapter_samples import LINEAR, write_adapter
 from helpers.native_paged_model import needs_library
 from helpers.recorded_drafts import draft_freely
 from helpers.tiny_requests import PARAMS
@@ -43,7 +43,13 @@ def adapters(spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> list[
     return [
         named(
             write_adapter(
-                folder / f"a{number}", spec, rank=(4, 16, 9)[number % 3], seed=number, size=0.3, dtype="float16"
+                folder / f"a{number}",
+                spec,
+                rank=(4, 16, 9)[number % 3],
+                modules=(*LINEAR, "lm_head", "embed_tokens") if number > 3 else LINEAR,
+                seed=number,
+                size=0.3,
+                dtype="float16",
             )
         )
         for number in range(6)

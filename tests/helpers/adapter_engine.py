@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from penstock import composition, settings
 from penstock.flow import Adapter, Cancel, Delta, FinishReason, Query, SamplingParams, Submit
+from penstock.startup.adapters import adapter_of
 from penstock.store.adapter import open_adapter
 
 
 def named(path: Path) -> Adapter:
     """As requests name it."""
-    spec = open_adapter(path).spec
-    return Adapter(path.stem, spec.version, str(path), spec.rank, spec.num_bytes)
+    return adapter_of(path.stem, open_adapter(path))
 
 
 class Job(NamedTuple):

@@ -41,7 +41,7 @@ def write_adapter(
     tensors: dict[str, np.ndarray] = {}
     for name, inputs, outputs in _modules(spec, modules, range(spec.num_layers) if layers is None else layers):
         r = config.get("rank_pattern", {}).get(name.rsplit(".", 1)[-1], rank)
-        a = random.standard_normal((r, inputs)) / inputs**0.5
+        a = random.standard_normal((r, inputs)) / (1.0 if name.endswith("embed_tokens") else inputs**0.5)
         b = random.standard_normal((outputs, r)) * size * r**-0.5
         kind = "lora_embedding_{}" if name.endswith("embed_tokens") else "lora_{}.weight"
         for side, values in (("A", a), ("B", b)):

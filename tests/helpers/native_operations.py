@@ -39,14 +39,14 @@ Forward = Callable[[Operations, Tensor, Batch, Sequence[Pages]], Tensor]
 class OneOperation:
     """Stands for a Decoder. `forward` is given the operands that the tokens pick from `table`."""
 
-    def __init__(self, table: Tensor, width: int, forward: Forward, spec: ModelSpec) -> None:
-        self.spec = spec
+    def __init__(self, table: Tensor, width: int, forward: Forward, spec: ModelSpec, scale: float = 1.0) -> None:
+        self.spec, self._scale = spec, scale
         self.embedding = packed(table)
         self.head = packed(torch.zeros(1, width))
         self._forward = forward
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
-        return self._forward(ops, ops.embed(batch.tokens, self.embedding, 1.0), batch, pages)
+        return self._forward(ops, ops.embed(batch.tokens, self.embedding, self._scale), batch, pages)
 
 
 def spec_of(table: Tensor, *, heads: int = 1, kv_heads: int = 1, head_dim: int = 16, window: int = 0) -> ModelSpec:

@@ -125,8 +125,9 @@ class PagedModel:
         rows = [self._row(self.sequences[index], portions[index]) for index in order]
         batch = make_batch(rows, self.block_size, self.device)
         if isinstance(self.ops, TorchOperations):
-            adapters = [self.sequences[index].adapter for index in order]
-            self.ops.adapters = adapted_tokens(adapters, batch.host_starts, None)
+            self.ops.adapters = adapted_tokens(
+                [self.sequences[index].adapter for index in order for _ in range(portions[index])]
+            )
         with torch.inference_mode():
             hidden = self.model.forward(self.ops, batch, self.pages)
             logits = self.ops.logits(hidden, self.model.head, self.model.spec.logit_softcap)

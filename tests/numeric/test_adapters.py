@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from helpers import tiny_models
+from helpers.adapter_engine import named
 from helpers.adapter_samples import peft_model, write_adapter
 from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import PagedModel
@@ -26,16 +27,20 @@ from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, PackedForm, load, open_source
 from penstock.model.load_dense import load_dense
 from penstock.store import hf_folder
-from penstock.store.adapter import open_adapter
 from penstock.store.spec import ModelSpec
 
+pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 TOLERANCE = 1e-4
-# Ranks below, at and above a panel of the native kernels; scales by alpha / rank and by alpha / √rank; some modules.
+# Ranks below, at and above a panel of the native kernels; scales by alpha / rank and by alpha / √rank; some modules;
+# the head and the embedding, which are one table in some of the models.
 KINDS: tuple[dict[str, Any], ...] = (
     {"rank": 4},
     {"rank": 16, "alpha": 32.0, "use_rslora": True, "size": 0.05},
     {"rank": 33, "alpha": 20.0, "layers": (0, 2), "layers_to_transform": [0, 2]},
     {"rank": 1, "modules": ("o_proj", "down_proj")},
+    {"rank": 17, "modules": ("lm_head",), "size": 0.3},
+    {"rank": 5, "modules": ("embed_tokens",), "size": 0.02},
+    {"rank": 2, "modules": ("embed_tokens", "o_proj", "lm_head"), "use_rslora": True},
 )
 TEXTS = [random.Random(seed).choices(range(2, tiny_models.VOCAB), k=90) for seed in range(len(KINDS) + 2)]
 
@@ -48,8 +53,7 @@ def pool(threads: int) -> Pool:
 def made(spec: ModelSpec, folder: Path, number: int) -> Adapter:
     """Its numbers are float16, so that no backend rounds them."""
     path = write_adapter(folder / f"adapter{number}", spec, seed=number, dtype="float16", **KINDS[number])
-    found = open_adapter(path).spec
-    return Adapter(path.name, found.version, str(path), found.rank, found.num_bytes)
+    return named(path)
 
 
 class Family:
@@ -144,6 +148,31 @@ def test_adapters_change_what_the_model_says(family: Family) -> None:
     base = native_logits(model, [(TEXTS[0], None)], [{0: 90}])[0]
     for adapter in adapters.values():
         assert abs(native_logits(model, [(TEXTS[0], adapter)], [{0: 90}])[0] - base).max() > 0.01
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3"])
+def test_head_and_embedding_as_peft_saves_them(name: str, tmp_path: Path) -> None:
+    """Beside copies of the tables that it adapts; one table in llama and gemma3, two in mistral."""
+    import peft
+
+    folder = tiny_models.make(name, tmp_path / "base")
+    torch.manual_seed(0)
+    targets = ["q_proj", "lm_head", "embed_tokens"]
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, init_lora_weights=False)
+    oracle = peft.get_peft_model(tiny_models.oracle(folder), config).eval()
+    with torch.inference_mode():
+        for parameter_name, parameter in oracle.named_parameters():
+            if "lora_" in parameter_name:
+                parameter.copy_((0.1 * parameter).half())  # so that no backend rounds it
+        expected = oracle(torch.tensor([TEXTS[0]])).logits[0].numpy()
+    oracle.save_pretrained(str(tmp_path / "adapter"))
+    files = hf_folder.read(folder, name)
+    model = load(files.spec, open_source(files.weights, files.format), PackedForm(None), context=512)
+    adapter = PackedAdapter(read_deltas(named(tmp_path / "adapter"), files.spec), files.spec.num_layers)
+    found, plain = (native_logits(model, [(TEXTS[0], one)], [{0: 90}])[0] for one in (adapter, None))
+    assert abs(found - expected).max() < TOLERANCE
+    assert abs(plain - expected).max() > 0.1
 
 
 @needs_library

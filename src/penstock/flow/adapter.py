@@ -16,6 +16,7 @@ class Adapter(msgspec.Struct, array_like=True, frozen=True):
     path: str  # folder or file, on the engine's host
     rank: int  # the largest of its projections
     num_bytes: int = 0  # of its file
+    tables: tuple[str, ...] = ()  # "head", "embed": which of them it changes
 
     @property
     def key(self) -> tuple[str, str]:

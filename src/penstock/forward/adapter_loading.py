@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.errors import AdapterLoadFailed
 from penstock.flow import Adapter
-from penstock.kernels.low_rank import PRODUCTS, DeltaMatrices, LowRank
+from penstock.kernels.low_rank import PRODUCTS, TABLES, DeltaMatrices, LowRank
 from penstock.model.weights.adapter import read_adapter
 from penstock.store.adapter import check_adapter, open_adapter
 from penstock.store.spec import ModelSpec
@@ -28,36 +28,34 @@ def read_deltas(adapter: Adapter, spec: ModelSpec, *, halves: bool = False) -> I
     check_adapter(files.spec, spec)
     places, widths = _places(), _widths(spec)
     for delta in read_adapter(files, spec, halves=halves):
-        if delta.layer is None:
-            raise AdapterLoadFailed(
-                f"adapter {adapter.name} changes the {delta.projection}: only projections of layers are supported",
-                param="model",
-            )
         product, part = places[delta.projection]
-        offset = sum(widths[before] for before in PRODUCTS[product][:part])
-        yield DeltaMatrices(LowRank(delta.layer, product), part, offset, delta.a, delta.b, delta.scale)
+        place = LowRank(delta.layer, product)
+        offset = sum(widths[before] for before in place.projections[:part])
+        yield DeltaMatrices(place, part, offset, delta.a, delta.b, delta.scale)
 
 
 def most_bytes(adapter: Adapter, spec: ModelSpec, itemsize: int) -> int:
-    """What the adapter takes at most, with all projections at its largest rank."""
+    """What the adapter takes at most, with all projections of the layers at its largest rank."""
     q, ffn, hidden = spec.num_heads * spec.head_dim, spec.intermediate_size, spec.hidden_size
-    inputs = {"qkv": hidden, "output": q, "gate_up": hidden, "down": ffn}
+    inputs = {"qkv": hidden, "output": q, "gate_up": hidden, "down": ffn, "embed": spec.vocab_size, "head": hidden}
     widths, ranks = _widths(spec), -(-adapter.rank // PANEL) * PANEL
-    numbers = sum(
-        ranks * inputs[product] + adapter.rank * -(-widths[one] // PANEL) * PANEL
-        for product, projections in PRODUCTS.items()
-        for one in projections
-    )
-    return numbers * itemsize * spec.num_layers
+
+    def numbers(product: str, projection: str) -> int:
+        return ranks * inputs[product] + adapter.rank * -(-widths[projection] // PANEL) * PANEL
+
+    layer = sum(numbers(product, one) for product, projections in PRODUCTS.items() for one in projections)
+    return (layer * spec.num_layers + sum(numbers(table, table) for table in adapter.tables)) * itemsize
 
 
 def _places() -> dict[str, tuple[str, int]]:
     """Projection -> its product, and which part of it."""
-    return {one: (product, part) for product, projections in PRODUCTS.items() for part, one in enumerate(projections)}
+    products = PRODUCTS | {table: (table,) for table in TABLES}
+    return {one: (product, part) for product, projections in products.items() for part, one in enumerate(projections)}
 
 
 def _widths(spec: ModelSpec) -> dict[str, int]:
     """Outputs of each projection."""
     q, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     ffn, hidden = spec.intermediate_size, spec.hidden_size
-    return {"q": q, "k": kv, "v": kv, "o": hidden, "gate": ffn, "up": ffn, "down": hidden}
+    layer = {"q": q, "k": kv, "v": kv, "o": hidden, "gate": ffn, "up": ffn, "down": hidden}
+    return layer | {"embed": hidden, "head": spec.vocab_size}

@@ -60,6 +60,7 @@ class NativeModel:
             self._program(show=False, adapted=True)  # not while streams wait
         self._sampling = self._last = self._program(show=False, adapted=False)
         self._rows = array("i")  # of the last step
+        self._adapters: array[int] | None = None  # likewise
 
     def run(
         self,
@@ -75,6 +76,7 @@ class NativeModel:
         `Program.run`."""
         self._last = self._program(show=show, adapted=adapters is not None)
         self._rows = array("i", [value for row in rows for value in (row.slot, row.start, row.count, row.draws)])
+        self._adapters = adapters
         if draws is None:
             return self._last.run(self._rows, adapters=adapters)
         return self._last.run(self._rows, draws=draws.table, logprobs=draws.logprobs, kept=kept, adapters=adapters)
@@ -95,7 +97,9 @@ class NativeModel:
         """[n, vocab] of tokens first .. end - 1 of the last step, run with `show`. Overwrites `sampled_logits`.
         `logprobs` [n] is measured from them."""
         wanted = array("i", range(first, end))
-        self._last.run(self._rows, wanted=wanted, logprobs=logprobs, first=self._last.recording.head)
+        self._last.run(
+            self._rows, wanted=wanted, logprobs=logprobs, first=self._last.recording.head, adapters=self._adapters
+        )
         return self._last.logits(len(wanted))
 
     def total(self, first: int, end: int) -> Floats:

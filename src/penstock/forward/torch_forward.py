@@ -17,7 +17,7 @@ from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.torch_adapters import TorchAdapters
 from penstock.kernels.interface import Batch, Operations, Pages
 from penstock.kernels.rank_ops import RankOperations
-from penstock.kernels.reference.low_rank import adapted_tokens
+from penstock.kernels.reference.low_rank import Parts, adapted_tokens
 from penstock.kernels.torch_ops import TorchOperations
 
 
@@ -63,6 +63,7 @@ class TorchForward:
         """`adapters`: None: no sequence has one."""
         self._model, self._pages, self._ops = model, pages, ops
         self._adapters = SlotAdapters(adapters)
+        self._owners: list[Parts | None] = []  # of the hidden states of the last step; []: no row has an adapter
         block_size, device = pages[0].keys.shape[1], pages[0].keys.device
         self.slots = SlotTensors(slots, context, block_size, len(model.spec.cache_groups), device)
 
@@ -83,13 +84,17 @@ class TorchForward:
 
     def _set_adapters(self, rows: Sequence[Row], batch: Batch) -> None:
         if isinstance(self._ops, TorchOperations):  # others get none: see `startup.build`
-            found = self._adapters.of(rows)
-            parts = [] if found is None else [None if one is None else one.parts for one in found]
+            found, starts = self._adapters.of(rows), batch.host_starts
+            parts: list[Parts | None] = [None if one is None else one.parts for one in found or ()]
+            owners = [owner for row, owner in enumerate(parts) for _ in range(starts[row], starts[row + 1])]
             wanted = None if batch.logits_indices is None else batch.logits_indices.tolist()
-            self._ops.adapters = adapted_tokens(parts, batch.host_starts, wanted) if parts else None
+            self._ops.adapters = adapted_tokens(owners, wanted)
+            self._owners = owners if wanted is None or not owners else [owners[token] for token in wanted]
 
     def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
         taken = hidden[places.start : places.stop] if isinstance(places, range) else hidden[list(places)]
+        if self._owners and isinstance(self._ops, TorchOperations):
+            self._ops.adapters = adapted_tokens([self._owners[place] for place in places])
         return self._ops.logits(taken, self._model.head, self._model.spec.logit_softcap)
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ class UnreducedProduct(TypeError):
 
 class Operations(Protocol):
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
-        """[tokens] -> [tokens, hidden]"""
+        """[tokens] -> [tokens, hidden], with the delta of adapters (`low_rank.EMBEDDING`)."""
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         """The norm of x, or `onto` with it added, in place."""
@@ -147,4 +147,5 @@ class Operations(Protocol):
         """Causal attention of each row's queries over its own pages; gives [tokens, heads * head_dim]."""
 
     def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
-        """x [tokens, hidden] projected on the vocabulary, float32; into `out` if there is one."""
+        """x [tokens, hidden] projected on the vocabulary, float32, with the delta of adapters (`low_rank.HEAD`); into
+        `out` if there is one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
+from penstock.kernels.low_rank import HEAD
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import attention, embed, gate, logits, low_rank, rotate_store
 from penstock.kernels.reference import linear as linear_
@@ -21,7 +22,10 @@ class TorchOperations:
         self.adapters: low_rank.AdaptedTokens | None = None  # of the step under way; None: no row has one
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
-        return embed.reference(tokens, to_dense(table), scale)
+        x = embed.reference(tokens, to_dense(table), scale)
+        if self.adapters is not None:
+            low_rank.embedding_reference(x, tokens, scale, self.adapters)
+        return x
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         y = norm_.reference(x, norm)
@@ -63,7 +67,7 @@ class TorchOperations:
         return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
 
     def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
-        scores = logits.soft_cap(self.linear(x, Linear(weight)).float(), softcap)
+        scores = logits.soft_cap(self.linear(x, Linear(weight, delta=HEAD)).float(), softcap)
         return scores if out is None else out.copy_(scores)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.errors import PenstockError
 from penstock.flow.adapter import Adapter
 from penstock.settings import AdapterEntry, Settings
-from penstock.store.adapter import check_served, open_adapter
+from penstock.store.adapter import check_adapter, open_adapter
 from penstock.store.adapter_source import resolve_adapter
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.progress import Progress
@@ -18,7 +18,8 @@ THREADS = 4  # each file is read once, for its hash
 
 def adapter_of(name: str, files: AdapterFiles) -> Adapter:
     """As requests name it."""
-    return Adapter(name, files.spec.version, str(files.path), files.spec.rank, files.spec.num_bytes)
+    spec = files.spec
+    return Adapter(name, spec.version, str(files.path), spec.rank, spec.num_bytes, spec.tables)
 
 
 def find_adapters(settings: Settings, spec: ModelSpec, pulling: Progress | None = None) -> dict[str, AdapterFiles]:
@@ -27,7 +28,7 @@ def find_adapters(settings: Settings, spec: ModelSpec, pulling: Progress | None 
     def find(entry: AdapterEntry) -> AdapterFiles:
         try:
             files = open_adapter(resolve_adapter(entry.source, progress=pulling))
-            check_served(files.spec, spec)
+            check_adapter(files.spec, spec)
         except PenstockError as error:
             raise type(error)(f"adapter {entry.name}: {error.message}", param="adapters") from None
         return files

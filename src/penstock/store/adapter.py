@@ -30,7 +30,6 @@ __all__ = [
     "LowRank",
     "StoredTensor",
     "check_adapter",
-    "check_served",
     "open_adapter",
 ]
 
@@ -101,16 +100,6 @@ def check_adapter(adapter: AdapterSpec, model: ModelSpec) -> None:
                 f"it has a table ({name}) of shape {list(shape)}, and that of {model.name} has "
                 f"{[model.vocab_size, model.hidden_size]}: vocabularies of another size are not supported",
             )
-
-
-def check_served(adapter: AdapterSpec, model: ModelSpec) -> None:
-    """`check_adapter`, and whether engines can run it beside the model."""
-    check_adapter(adapter, model)
-    tables = [name for name in adapter.modules if name in MODEL_MODULES]
-    if tables:
-        raise _mismatch(
-            adapter, f"it changes the {' and the '.join(tables)}, which cannot be served beside the model: merge it"
-        )
 
 
 def _sizes(model: ModelSpec) -> dict[str, tuple[int, int]]:

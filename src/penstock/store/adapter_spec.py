@@ -65,6 +65,11 @@ class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
     low_ranks: tuple[LowRank, ...]  # layer by layer, head and embedding last
     saved_tables: tuple[tuple[str, tuple[int, ...]], ...] = ()  # copies of the base's tables that PEFT keeps
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Which of MODEL_MODULES it changes."""
+        return tuple(module for module in self.modules if module in MODEL_MODULES)
+
 
 class AdapterFiles(msgspec.Struct, frozen=True):
     """An adapter on this machine. Its tensors have been found, not read."""

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import FLOATS, PANEL, Segment, allocate, fill
-from penstock.kernels.low_rank import PRODUCTS, DeltaMatrices
+from penstock.kernels.low_rank import PRODUCTS, DeltaMatrices, num_sites
 
 MOST_PARTS = max(map(len, PRODUCTS.values()))
 
@@ -27,7 +27,7 @@ class _NativePart(ctypes.Structure):
 
 
 class _NativeAdapter(ctypes.Structure):
-    _fields_ = (("parts", ctypes.c_void_p), ("row_floats", ctypes.c_int64), ("part_bytes", ctypes.c_int64))
+    _fields_ = (("parts", ctypes.c_void_p), ("row_floats", ctypes.c_int64))
 
 
 class PackedAdapter:
@@ -36,14 +36,12 @@ class PackedAdapter:
 
     def __init__(self, deltas: Iterable[DeltaMatrices], num_layers: int) -> None:
         """`deltas` come product by product."""
-        sites = num_layers * len(PRODUCTS)
-        self._parts = (_NativePart * (sites * MOST_PARTS))()
+        self._parts = (_NativePart * (num_sites(num_layers) * MOST_PARTS))()
         self._segments: list[Segment] = []
-        self._arena, self._largest = Arena(), 0
-        row_floats = 0
+        self._arena, row_floats = Arena(), 0
         for product, parts in groupby(deltas, lambda one: one.product):
             row_floats = max(row_floats, self._add(product.site * MOST_PARTS, list(parts)))
-        self._native = _NativeAdapter(ctypes.addressof(self._parts), row_floats, self._largest)
+        self._native = _NativeAdapter(ctypes.addressof(self._parts), row_floats)
         self.address = ctypes.addressof(self._native)
         self.num_bytes = sum(segment.num_bytes for segment in self._segments)
 
@@ -64,7 +62,6 @@ class PackedAdapter:
                 one.scale,
                 shrink.kind,
             )
-            self._largest = max(self._largest, shrink.num_bytes + expand.num_bytes)
         return sum(len(shrink.codes) * PANEL for shrink in shrinks)
 
     def _pack(self, matrix: Array) -> Segment:

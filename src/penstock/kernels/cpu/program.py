@@ -36,6 +36,7 @@ class OpKind(IntEnum):
     SCATTER = 12
     LOW_RANK = 13
     LOW_RANK_END = 14
+    LOW_RANK_EMBED = 15
 
 
 class PageType(IntEnum):

@@ -31,7 +31,7 @@ from penstock.kernels.interface import (
     UnreducedProduct,
     as_array,
 )
-from penstock.kernels.low_rank import PRODUCTS, LowRank
+from penstock.kernels.low_rank import EMBEDDING, HEAD, LowRank
 from penstock.kernels.weight import Weight
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class ProgramRecorder:
         matrix = self._matrix(table)
         output = self._value(TOKENS, matrix.shape[1])
         self._add(OpKind.EMBED, output, scale=scale, weight=matrix.address)
+        if self._adapted:
+            self._add(OpKind.LOW_RANK_EMBED, output, window=EMBEDDING.site, scale=scale)
         return _tensor(output)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
@@ -227,6 +229,8 @@ class ProgramRecorder:
         logits = Value(self, WANTED, vocab or weight.shape[0], 0, buffer=LOGITS)
         if places is None:
             self._linear(source, self._matrix(weight), None, logits)
+            if self._adapted:
+                self._low_rank(source, HEAD, logits)
         else:
             some = self._value(WANTED, weight.shape[0])
             self._linear(source, self._matrix(weight), None, some)
@@ -292,7 +296,7 @@ class ProgramRecorder:
         op.fields["option"] = int(adds)
 
     def _low_rank(self, source: Value, delta: LowRank, output: Value) -> None:
-        parts = len(PRODUCTS[delta.product])
+        parts = len(delta.projections)
         self._add(OpKind.LOW_RANK, output, source, window=delta.site, option=parts)
         self._add(OpKind.LOW_RANK_END, output, window=delta.site, option=parts)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.kernels.low_rank import LowRank
+from penstock.kernels.low_rank import EMBEDDING, LowRank
 
 
 class Part(NamedTuple):
@@ -44,14 +44,18 @@ def reference(y: Tensor, x: Tensor, delta: LowRank, adapters: AdaptedTokens) -> 
             y[:, offset : offset + len(b)].index_add_(0, rows, added)
 
 
-def adapted_tokens(
-    adapters: Sequence[Parts | None], starts: Sequence[int], wanted: Sequence[int] | None
-) -> AdaptedTokens | None:
-    """Of rows with these adapters, which begin at `starts` [rows + 1]; None: no row has one. `wanted`: packed tokens
-    that are computed beyond the last attention; None: all."""
-    if not any(adapters):
+def embedding_reference(y: Tensor, tokens: Tensor, scale: float, adapters: AdaptedTokens) -> None:
+    """Adds them to y, the embedded tokens."""
+    for parts, rows in adapters.tokens:
+        for a, b, _ in parts.get(EMBEDDING, ()):
+            y.index_add_(0, rows, (a.t()[tokens[rows]] @ b.t()) * scale)
+
+
+def adapted_tokens(owners: Sequence[Parts | None], wanted: Sequence[int] | None = None) -> AdaptedTokens | None:
+    """Of packed tokens with these adapters; None: no token has one. `wanted`: those that are computed beyond the last
+    attention; None: all."""
+    if not any(owners):
         return None
-    owners = [owner for row, owner in enumerate(adapters) for _ in range(starts[row], starts[row + 1])]
     few = owners if wanted is None else [owners[token] for token in wanted]
     return AdaptedTokens(_groups(owners), _groups(few), len(owners))
 

@@ -18,7 +18,7 @@ from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.low_rank import PackedAdapter
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Linear, Operations
-from penstock.kernels.low_rank import DeltaMatrices, LowRank
+from penstock.kernels.low_rank import EMBEDDING, HEAD, DeltaMatrices, LowRank
 
 pytestmark = needs_library
 TOKENS = 13
@@ -96,3 +96,25 @@ def test_a_program_uses_the_memory_of_the_one_beside_it() -> None:
     paged.add(list(range(TOKENS)))
     paged.model.run(paged.rows({0: TOKENS}), None, show=True)
     assert len({one.logits(1).ctypes.data for one in programs.values()}) == 1
+
+
+def test_embedding_and_head(native: CDLL) -> None:
+    """One table is both. A delta of the one is none of the other's."""
+    table, scale = operands(TOKENS, 24, 1), 3.0
+    model = OneOperation(table, 24, lambda ops, x, *_: x, spec_of(table), scale=scale)
+    model.head = model.embedding
+    embed = part(0, 0, (24, 5, TOKENS))._replace(product=EMBEDDING)
+    head = part(0, 0, (TOKENS, 18, 24), scale=-0.25)._replace(product=HEAD)
+    for deltas in ([embed], [head], [embed, head]):
+        paged = NativePagedModel(model, Pool(2))  # type: ignore[arg-type]
+        paged.add(list(range(TOKENS)), PackedAdapter(deltas, 1))
+        paged.add(list(range(TOKENS)))
+        paged.step({0: TOKENS, 1: TOKENS})
+        plain, x = table.numpy().astype(np.float64), table.numpy().astype(np.float64)
+        if embed in deltas:
+            x = x + (embed.a.T.astype(np.float64) @ embed.b.T) * embed.scale
+        logits = scale * x @ plain.T
+        if head in deltas:
+            logits += scale * (x @ head.a.T) @ head.b.T * head.scale
+        np.testing.assert_allclose(paged.logits(0), logits, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(paged.logits(1), scale * plain @ plain.T, rtol=1e-4, atol=1e-3)

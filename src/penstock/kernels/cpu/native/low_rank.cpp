@@ -59,6 +59,16 @@ void shrink(const LowRankPart& part, const float* x, const int64_t* rows, int64_
     }
 }
 
+template <int KIND>
+void gather(const LowRankPart& part, const int64_t* tokens, const int64_t* rows, int64_t count, float scale, float* shrunk) {
+    const int64_t panels = num_panels(part.rank);
+    const Lanes factor = broadcast(part.scale * scale);
+    for (int64_t row = 0; row < count; ++row) {
+        for (int64_t panel = 0; panel < panels; ++panel, shrunk += PANEL)
+            store(shrunk, sixteen<KIND>(part.a, (panel * part.inputs + tokens[rows[row]]) * PANEL) * factor);
+    }
+}
+
 template <int KIND, int T>
 void expand(const LowRankPart& part, const float* shrunk, const int64_t* rows, int64_t count, float* out, int64_t stride,
             int64_t begin, int64_t end) {
@@ -90,6 +100,11 @@ void shrink_rows(const LowRankPart& part, const float* x, const int64_t* rows, i
     (part.kind == F16 ? shrink<F16, MOST_ROWS> : shrink<F32, MOST_ROWS>)(part, x, rows, count, shrunk, begin, end);
 }
 
+void gather_rows(const LowRankPart& part, const int64_t* tokens, const int64_t* rows, int64_t count, float scale,
+                 float* shrunk) {
+    (part.kind == F16 ? gather<F16> : gather<F32>)(part, tokens, rows, count, scale, shrunk);
+}
+
 void expand_rows(const LowRankPart& part, const float* shrunk, const int64_t* rows, int64_t count, float* out,
                  int64_t stride, int64_t begin, int64_t end) {
     (part.kind == F16 ? expand<F16, MOST_ROWS> : expand<F32, MOST_ROWS>)(part, shrunk, rows, count, out, stride, begin, end);
@@ -99,6 +114,7 @@ void expand_rows(const LowRankPart& part, const float* shrunk, const int64_t* ro
 
 void fill(LowRankKernels& kernels) {
     kernels.shrink = shrink_rows;
+    kernels.gather = gather_rows;
     kernels.expand = expand_rows;
 }
 

@@ -23,9 +23,8 @@ struct LowRankPart {
 };
 
 struct Adapter {
-    const LowRankPart* parts;  // [sites][MOST_PARTS]; a site is a product of a layer
+    const LowRankPart* parts;  // [sites][MOST_PARTS]; a site is the embedding, the head, or a product of a layer
     int64_t row_floats;        // the most ranks that the parts of one site have together, each in whole panels
-    int64_t part_bytes;        // of the largest part
 };
 
 struct LowRankKernels {
@@ -33,6 +32,9 @@ struct LowRankKernels {
     // is its i-th.
     void (*shrink)(const LowRankPart& part, const float* x, const int64_t* rows, int64_t count, float* shrunk, int64_t begin,
                    int64_t end);
+    // All ranks of an embedding: shrunk = columns of A · scale. Row i has token tokens[rows[i]].
+    void (*gather)(const LowRankPart& part, const int64_t* tokens, const int64_t* rows, int64_t count, float scale,
+                   float* shrunk);
     // Outputs of panels `begin` to `end`: out += shrunk · Bᵀ. `out` has rows of `stride`.
     void (*expand)(const LowRankPart& part, const float* shrunk, const int64_t* rows, int64_t count, float* out,
                    int64_t stride, int64_t begin, int64_t end);

@@ -23,11 +23,14 @@ class LowRankTasks {
     void plan(const std::vector<AdaptedRun>& runs, int threads);
 
     // `parts`: of the product.
-    int32_t first_shares(int32_t parts) const { return num_units() * (splits_ > 1 ? parts * splits_ : by_part_ ? parts : 1); }
-    int32_t second_shares(int32_t parts) const { return splits_ > 1 ? num_units() * parts * splits_ : 0; }
+    int32_t first_shares(int64_t site, int32_t parts) const;
+    int32_t second_shares(int64_t site, int32_t parts) const;
+    int32_t embed_shares() const { return num_units(); }
     // `x`: the product's input; `out`: its output, rows of `stride`.
     void first(int64_t site, int32_t parts, const float* x, float* out, int64_t stride, int32_t share);
     void second(int64_t site, int32_t parts, float* out, int64_t stride, int32_t share);
+    // Of the embedded `tokens`, which were multiplied by `scale`.
+    void embed(int64_t site, const int64_t* tokens, float scale, float* out, int64_t stride, int32_t share);
 
   private:
     struct AdaptedRow {
@@ -42,13 +45,15 @@ class LowRankTasks {
     };
 
     int32_t num_units() const { return static_cast<int32_t>(units_.size()); }
+    // Of the panels of each part of a product.
+    int32_t splits(int64_t site, int32_t parts) const;
     float* shrunk(const Unit& unit, const LowRankPart* parts, int32_t part);
 
     std::vector<AdaptedRow> adapted_;
     std::vector<int64_t> rows_;  // of the units, one after the other
     std::vector<Unit> units_;
     std::vector<float> shrunk_;
-    int32_t splits_ = 1;   // of the panels of a part
+    int32_t threads_per_unit_ = 1;
     bool by_part_ = true;  // a share is a part of a unit, else all parts of a unit
 };
 

@@ -323,8 +323,9 @@ int32_t Program::shares(const Step& step, int32_t number) {
         case GATE:
             if (number > step.from && goes_through_gate(number - 1)) return 0;
             return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
-        case LOW_RANK: return low_rank(op).first_shares(op.option);
-        case LOW_RANK_END: return low_rank(op).second_shares(op.option);
+        case LOW_RANK: return low_rank(op).first_shares(op.window, op.option);
+        case LOW_RANK_END: return low_rank(op).second_shares(op.window, op.option);
+        case LOW_RANK_EMBED: return low_rank(op).embed_shares();
         case DRAW: return step_.draws == nullptr && step_.logprobs == nullptr ? 0 : static_cast<int32_t>(rows);
         default: return clamp_shares(rows * op.width, rows, threads);
     }
@@ -405,6 +406,7 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
             break;
         case LOW_RANK: low_rank(op).first(op.window, op.option, input, output, width, share); break;
         case LOW_RANK_END: low_rank(op).second(op.window, op.option, output, width, share); break;
+        case LOW_RANK_EMBED: low_rank(op).embed(op.window, tokens_.data(), op.scale, output, width, share); break;
         case CAP: kernel.rows.cap(output + from * width, (to - from) * width, op.scale); break;
         case DRAW:
             for (; from < to; ++from) draw(from, workspace_->scratch[static_cast<size_t>(thread)]);

@@ -19,7 +19,7 @@ namespace penstock {
 
 enum OpKind : int32_t {
     EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, INPUT, COPY, SCATTER, LOW_RANK,
-    LOW_RANK_END, NUM_OPS
+    LOW_RANK_END, LOW_RANK_EMBED, NUM_OPS
 };
 
 // Which rows an operation has: all tokens of the step, or those that are wanted (whose logits are asked for).
@@ -36,8 +36,8 @@ struct Op {
     int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation; LOW_RANK, LOW_RANK_END: parts of the product
     int32_t group;      // of the cache
     int64_t width;      // of the output; of ROTATE_STORE the input's
-    int64_t window;     // of ATTENTION; of SCATTER the input's width; of LOW_RANK and its END the site
-    float scale;        // EMBED, ATTENTION; NORM: eps; CAP: the cap
+    int64_t window;     // of ATTENTION; of SCATTER the input's width; of LOW_RANK, its END and EMBED the site
+    float scale;        // EMBED, LOW_RANK_EMBED, ATTENTION; NORM: eps; CAP: the cap
     float softcap;      // ATTENTION
     const void* weight;  // Matrix of EMBED and LINEAR, float of NORM, int32_t of SCATTER: where each input goes
     const float* bias;
