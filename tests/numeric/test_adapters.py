@@ -166,7 +166,7 @@ def test_head_and_embedding_as_peft_saves_them(name: str, tmp_path: Path) -> Non
             if "lora_" in parameter_name:
                 parameter.copy_((0.1 * parameter).half())  # so that no backend rounds it
         expected = oracle(torch.tensor([TEXTS[0]])).logits[0].numpy()
-    oracle.save_pretrained(str(tmp_path / "adapter"))
+    oracle.save_pretrained(str(tmp_path / "adapter"), save_embedding_layers=True)
     files = hf_folder.read(folder, name)
     model = load(files.spec, open_source(files.weights, files.format), PackedForm(None), context=512)
     adapter = PackedAdapter(read_deltas(named(tmp_path / "adapter"), files.spec), files.spec.num_layers)
