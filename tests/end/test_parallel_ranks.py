@@ -258,7 +258,7 @@ def _load(server: Server, threads: ThreadPoolExecutor) -> tuple[list[Future[str]
         return text
 
     def whole() -> int:
-        body = {"model": server.model, "prompt": [7, 8], "max_tokens": 4000, "ignore_eos": True}
+        body = {"model": server.model, "prompt": [7, 8], "max_tokens": 500, "ignore_eos": True}
         return httpx.post(f"{server.api}/completions", json=body, timeout=240).status_code
 
     streams = [threads.submit(stream) for _ in range(3)]
