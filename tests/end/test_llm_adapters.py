@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from helpers.adapter_samples import write_adapter
 from penstock import LLM, SamplingParams
@@ -37,7 +38,8 @@ def test_an_adapter_beside_its_base_answers_as_the_merged_model(tiny: Path, tmp_
 
 
 def test_adapters_are_checked_before_the_model_is_loaded(tiny: Path, tmp_path: Path) -> None:
-    head = write_adapter(tmp_path / "head", resolve(str(tiny)).spec, modules=("lm_head",))
-    with pytest.raises(WeightsMismatch, match=r"adapter style: .* it changes the head") as error:
+    other = structs.replace(resolve(str(tiny)).spec, vocab_size=99)
+    head = write_adapter(tmp_path / "head", other, modules=("lm_head",))
+    with pytest.raises(WeightsMismatch, match=r"adapter style: .* head takes 64 inputs to 99 outputs") as error:
         LLM(str(tiny), adapters={"style": str(head)})
     assert error.value.param == "adapters"
