@@ -349,6 +349,8 @@ def test_adapters_of_the_settings_are_served_by_every_frontend(server: Server) -
     (text,) = set(texts(server, "tiny@style").values())
     assert set(texts(server, "tiny").values()) != {text}
     with admin(server) as http:
+        told = http.post("/v1/completions", json={**BODY, "model": "tiny@style", "max_tokens": OUTPUT}).json()
+        assert told["model"] == "tiny@style"
         listed = http.get("/admin/adapters").raise_for_status().json()["data"]
     assert [one["id"] for one in listed] == ["tiny@style"]
 

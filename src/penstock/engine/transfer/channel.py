@@ -26,7 +26,7 @@ NONCE_BYTES = 32
 MAC_BYTES = 16
 MAX_MESSAGE_BYTES = 4 << 20  # indices of a million blocks
 STALL_S = 10.0  # without a byte of the other side
-HANDSHAKE_S = 5.0  # for the other side's whole proof: whoever has none takes a connection no longer than that
+HANDSHAKE_S = 5.0  # for the whole handshake: a peer without the secret holds a connection no longer than this
 _LENGTHS = struct.Struct("<II")
 _PLACE = struct.Struct("<cQ")
 
