@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.batch.records import InputError, Line
 from penstock.errors import PenstockError
+from penstock.system import typed
 
 MAX_LINES = 50_000
 MAX_CUSTOM_ID = 512  # characters
@@ -92,7 +93,7 @@ class InputFile:
         if not body.startswith(b"{"):
             raise LineError("invalid_body", "body must be an object", "body")
         try:
-            head = msgspec.json.decode(body, type=BodyHead)
+            head = typed.decode_json(body, BodyHead)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LineError("invalid_body", f"body is not valid JSON: {error}", "body") from None
         if head.stream not in (None, False):
@@ -117,7 +118,7 @@ def body_of(raw: bytes) -> bytes:
 
 def _decode(raw: bytes) -> dict[str, msgspec.Raw]:
     try:
-        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        fields = typed.decode_json(raw, dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         raise LineError("invalid_json_line", "the line is not a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -132,7 +133,7 @@ def _decode(raw: bytes) -> dict[str, msgspec.Raw]:
 
 def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
     try:
-        return msgspec.json.decode(fields[name], type=str)
+        return typed.decode_json(fields[name], str)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise LineError("invalid_parameter", f"{name} must be a string", name) from None
 

@@ -10,6 +10,7 @@ import msgspec
 from penstock.batch.protocol import FileContents
 from penstock.batch.records import Batch, End, StoredFile, TokenUsage, new_id
 from penstock.flow.json_lines import escape_separators
+from penstock.system import typed
 
 if TYPE_CHECKING:
     from penstock.batch.store import BatchStore
@@ -85,7 +86,7 @@ class _Answer(msgspec.Struct):
 def usage_of(body: bytes) -> TokenUsage:
     """What a response says that it has used."""
     try:
-        usage = msgspec.json.decode(body, type=_Answer).usage
+        usage = typed.decode_json(body, _Answer).usage
     except msgspec.DecodeError:
         return TokenUsage()
     if usage is None:

@@ -16,6 +16,7 @@ from penstock.batch.records import UNFINISHED, Batch, End, InputError, Line, Pur
 from penstock.database.database import POSTGRESQL, Database
 from penstock.database.sqlite import create_schema, open_file
 from penstock.errors import InvalidRequest, NotFound, QueueFull
+from penstock.system import typed
 
 if TYPE_CHECKING:
     from penstock.batch.leases import Leases
@@ -270,4 +271,4 @@ def _file(row: Row[Any]) -> StoredFile:
 
 
 def _batch(row: Row[Any]) -> Batch:
-    return msgspec.convert({name: getattr(row, name) for name in Batch.__struct_fields__}, Batch)
+    return typed.convert({name: getattr(row, name) for name in Batch.__struct_fields__}, Batch)

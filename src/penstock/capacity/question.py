@@ -14,6 +14,7 @@ from penstock.capacity.device import Device
 from penstock.capacity.formats import FORMATS, KV_FORMATS, KV_PAIRS
 from penstock.capacity.shape import Shape, plain_vectors
 from penstock.errors import InvalidRequest
+from penstock.system import typed
 
 # Generous for decades to come, and near enough together that nothing overflows.
 MAX_TOKENS = 100_000_000
@@ -185,7 +186,7 @@ def question_for(device: Device, shape: Shape, values: Mapping[str, Any], *, str
 def question(values: Mapping[str, Any], *, strict: bool = True) -> Question:
     """Raises InvalidRequest with the field at fault. Not `strict`: numbers may be text, as from a command line."""
     try:
-        return msgspec.convert(values, Question, strict=strict)
+        return typed.convert(values, Question, strict=strict)
     except msgspec.ValidationError as error:
         # "Expected `int` >= 1 - at `$.prompt_tokens`", "Object contains unknown field `x` - at `$.model`"
         what, _, path = str(error).partition(" - at ")

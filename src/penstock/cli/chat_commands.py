@@ -12,6 +12,7 @@ from penstock.cli.served_model import ServedModel, cards
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, SamplingParams
 from penstock.settings.data_dir import data_folder
+from penstock.system import typed
 
 if TYPE_CHECKING:
     from penstock.cli.chat import Chat
@@ -98,7 +99,7 @@ def _parse(name: str, value: str) -> Any:
     if name == "stop":
         return (value.encode().decode("unicode_escape"),)
     try:
-        return msgspec.convert(value, get_type_hints(SamplingParams)[name], strict=False)
+        return typed.convert(value, get_type_hints(SamplingParams)[name], strict=False)
     except msgspec.ValidationError:
         raise InvalidRequest(f"{name}: {value!r} is not a number", param=name) from None
 
@@ -146,7 +147,7 @@ def _load(chat: Chat, name: str) -> None:
         return
     file = _file(name)
     try:
-        saved = msgspec.json.decode(file.read_bytes(), type=SavedChat)
+        saved = typed.decode_json(file.read_bytes(), SavedChat)
     except OSError as error:
         raise InvalidRequest(f"cannot load {file}: {error.strerror}", param="load") from None
     except msgspec.DecodeError as error:

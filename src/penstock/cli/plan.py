@@ -21,6 +21,7 @@ from penstock.errors import InvalidRequest, ModelNotFound
 from penstock.settings import parse_bytes
 from penstock.store.catalogue import DEFAULT
 from penstock.store.resolve import resolve
+from penstock.system import typed
 
 # key on the command line -> field of capacity.question.DeviceNumbers
 DEVICE_FIELDS = {
@@ -103,7 +104,7 @@ def _local(model: str) -> dict[str, shape.Shape]:
 def _asked_of(remote: Remote, model: str | None, asked: dict[str, Any]) -> Plan:
     presets = remote.get("/plan/presets")
     body = {"model": _numbers(model, "model") or model if model else presets["model"], **asked}
-    return msgspec.convert(remote.post("/plan", body), Plan)
+    return typed.convert(remote.post("/plan", body), Plan)
 
 
 def _hardware(text: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from penstock.store.adapter import open_adapter
 from penstock.store.adapter_spec import MAX_CONFIG_BYTES, AdapterFiles
 from penstock.store.disk import key_of, write_whole
 from penstock.store.peft_adapter import CONFIG, WEIGHTS
+from penstock.system import typed
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class AdapterStore:
         found = []
         for path in sorted((self.root / "records").glob("*.json")):
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=AdapterRecord))
+                found.append(typed.decode_json(path.read_bytes(), AdapterRecord))
             except (OSError, msgspec.DecodeError) as error:
                 logger.warning("the record %s of an adapter cannot be read: %s", path, error)
         return found

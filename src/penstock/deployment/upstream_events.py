@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.deployment.upstream_usage import ReportedUsage
 from penstock.errors import UpstreamFailed
+from penstock.system import typed
 
 MAX_LINE = 4 << 20  # bytes of one event
 
@@ -97,8 +98,8 @@ class _ErrorBody(msgspec.Struct):
     message: str | None = None
 
 
-_decode = msgspec.json.Decoder(AnswerEvent).decode
-_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+_decode = typed.json_decoder(AnswerEvent).decode
+_decode_error = typed.json_decoder(_ErrorBody).decode
 
 
 def decode_answer(data: bytes) -> AnswerEvent:

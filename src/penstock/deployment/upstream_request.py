@@ -19,6 +19,7 @@ from penstock.flow.identity import SequenceNumbers
 from penstock.pipeline import prompt_field
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.remote_choice import RemoteChoice
+from penstock.system import typed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -115,7 +116,7 @@ class UpstreamRequest(ActiveRequest):
     def read_embedding(self, body: bytes) -> None:
         """Raises UpstreamFailed if there is no vector in it."""
         try:
-            answer = msgspec.json.decode(body, type=_Embeddings)
+            answer = typed.decode_json(body, _Embeddings)
             vector = answer.data[0].embedding
         except (msgspec.DecodeError, IndexError, RecursionError) as error:
             raise UpstreamFailed(f"it sent something that is no embedding: {str(error)[:200]}") from None

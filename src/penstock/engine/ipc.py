@@ -16,6 +16,7 @@ import zmq
 
 from penstock.flow.messages import FromEngine, ToEngine
 from penstock.flow.ranks import FromRank, ToRank
+from penstock.system import typed
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class IpcLink(Generic[T]):
         self.lifeline = lifeline
         self.turn_bytes = turn_bytes
         self.encoder = msgspec.msgpack.Encoder()
-        self.decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(incoming)
+        self.decoder: msgspec.msgpack.Decoder[T] = typed.msgpack_decoder(incoming)
         self.pollers = {what: self.make_poller(what) for what in (zmq.POLLIN, zmq.POLLOUT)}
 
     def send(self, message: msgspec.Struct) -> None:

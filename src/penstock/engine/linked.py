@@ -14,6 +14,7 @@ import msgspec
 from penstock.engine.remote import RemoteEngine
 from penstock.flow import Frame, Reply
 from penstock.flow.messages import FromEngine, ToEngine
+from penstock.system import typed
 from penstock.system.framed_socket import FramedSocket
 
 LOOK_S = 0.05  # between two looks for an engine that starts
@@ -34,7 +35,7 @@ class LinkedEngine(RemoteEngine):
         self._framed = FramedSocket(sock)
         self._end_engine = end_engine
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+        self._decoder: msgspec.msgpack.Decoder[FromEngine] = typed.msgpack_decoder(FromEngine)
         self._writing = False
 
     @property

@@ -20,6 +20,7 @@ import zmq
 from penstock.engine.ipc import ENGINE_TURN_BYTES, IpcLink
 from penstock.flow import Cancel, Delta, Frame, Query, Ready, Reply, Submit
 from penstock.flow.messages import FromEngine, ToEngine
+from penstock.system import typed
 from penstock.system.framed_socket import FramedSocket, listen_on
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class FrontendLink:
     def __init__(self, sock: socket.socket) -> None:
         self.framed = FramedSocket(sock)
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToEngine)
+        self._decoder: msgspec.msgpack.Decoder[Any] = typed.msgpack_decoder(ToEngine)
 
     def send(self, message: FromEngine) -> None:
         self.framed.send(self._encoder.encode(message))

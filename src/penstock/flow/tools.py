@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.system import typed
 
 MAX_TOOLS = 128
 MAX_SCHEMA_BYTES = 64 * 1024  # of one tool's parameters, as JSON
@@ -107,7 +108,7 @@ def is_nested_deeper(value: Any, levels: int) -> bool:
 
 def _from_openai(tool: Mapping[str, Any]) -> Tool:
     try:
-        return msgspec.convert(tool["function"], Tool)
+        return typed.convert(tool["function"], Tool)
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise _tools_error(f"a tool is a Tool, or {{'type': 'function', 'function': {{...}}}}: {error}") from None
 

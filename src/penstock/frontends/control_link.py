@@ -16,6 +16,7 @@ import msgspec
 from penstock.frontends import messages
 from penstock.frontends.messages import Answer, FromControl, ToControl
 from penstock.observe import events
+from penstock.system import typed
 from penstock.system.framed_socket import FramedSocket
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class ControlLink:
         self._handle = handle
         self._on_gone = on_gone
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[FromControl] = msgspec.msgpack.Decoder(FromControl)
+        self._decoder: msgspec.msgpack.Decoder[FromControl] = typed.msgpack_decoder(FromControl)
         self._outbox: deque[ToControl] = deque()
         self._flushing = False  # is on its way
         self._numbers = itertools.count(1)
@@ -65,7 +66,7 @@ class ControlLink:
         self._outbox.append(make(number))
         self.flush()
         try:
-            return msgspec.convert(await answer, kind)
+            return typed.convert(await answer, kind)
         finally:
             self._calls.pop(number, None)
 

@@ -48,6 +48,7 @@ from penstock.http.response_store import ResponseStore
 from penstock.http.service import Service
 from penstock.observe import events
 from penstock.observe.trace.journal import Journal
+from penstock.system import typed
 from penstock.system.framed_socket import FramedSocket
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class FrontendPeer:
         self._on_gone = on_gone
         self._end_engine = end_engine
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[list[ToControl]] = msgspec.msgpack.Decoder(list[ToControl])
+        self._decoder: msgspec.msgpack.Decoder[list[ToControl]] = typed.msgpack_decoder(list[ToControl])
         self._accounts: dict[str, OpenAccount] = {}  # by request
         self._reserving: dict[str, asyncio.Task[None]] = {}  # by request
         self._requests: set[str] = set()  # open in the journal

@@ -9,6 +9,7 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
+from penstock.system import typed
 from penstock.system.killable_process import Answer, answer_questions
 
 
@@ -27,12 +28,12 @@ class Verdict(msgspec.Struct):
 
 
 def prepare(greeting: bytes) -> Answer | bytes:
-    vocabulary = msgspec.json.decode(greeting, type=Vocabulary)
+    vocabulary = typed.decode_json(greeting, Vocabulary)
     compiler = Compiler(Path(vocabulary.tokenizer), vocabulary.size, vocabulary.end_tokens)
     loaded = _try(compiler, None)
     if loaded.error is not None:
         return msgspec.json.encode(loaded)
-    return lambda line: msgspec.json.encode(_try(compiler, msgspec.json.decode(line, type=Constraint)))
+    return lambda line: msgspec.json.encode(_try(compiler, typed.decode_json(line, Constraint)))
 
 
 def _try(compiler: Compiler, constraint: Constraint | None) -> Verdict:

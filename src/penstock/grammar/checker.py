@@ -19,6 +19,7 @@ from penstock.flow import Constraint
 from penstock.grammar.check_process import Verdict, Vocabulary
 from penstock.grammar.compiler import NO_TOKENIZER
 from penstock.grammar.constraint_grammar import check_size, constraint_error
+from penstock.system import typed
 from penstock.system.killable_process import Crashed, HelperProcess, OutOfTime
 
 COMPILE_LIMIT_S = 5.0  # of CPU time
@@ -89,7 +90,7 @@ class Checker:
 
     def _ask(self, process: HelperProcess, digest: bytes, constraint: Constraint) -> Verdict:
         try:
-            verdict = msgspec.json.decode(process.ask(msgspec.json.encode(constraint)), type=Verdict)
+            verdict = typed.decode_json(process.ask(msgspec.json.encode(constraint)), Verdict)
         except Crashed:
             verdict = _rejection(constraint, "it is too large or too deep")
         return self._keep(digest, verdict)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from penstock.cache import snapshot
 from penstock.cache.explain import explain
 from penstock.flow import record
@@ -13,6 +11,7 @@ from penstock.flow.adapter import Adapter
 from penstock.flow.record import Finding
 from penstock.schedule.planner import Planner
 from penstock.schedule.queues import SequenceQueues
+from penstock.system import typed
 
 
 class Views:
@@ -92,7 +91,7 @@ class Views:
     def explain(self, tenant: str, tokens: list[int], salt: str, adapter: Any = None) -> dict[str, Any]:
         """How many of these tokens are cached for this tenant now, and why no more. `adapter` as msgpack has it."""
         cache = self._queues.cache
-        chain = cache.chain(tenant, salt, msgspec.convert(adapter, Adapter | None))
+        chain = cache.chain(tenant, salt, typed.convert(adapter, Adapter | None))
         hit = cache.lookup_prefix(chain, tokens)
         finding = Finding(record.OFF)
         if cache.history is not None:

@@ -44,6 +44,7 @@ from penstock.settings.sections import (
     error_in_words,
 )
 from penstock.settings.server import ObserveSettings, RoutingSettings, ServeSettings, TenantSettings
+from penstock.system import typed
 
 __all__ = [
     "ENV_PREFIX",
@@ -189,7 +190,7 @@ def parse_entry(raw: Mapping[str, Any], settings: Settings) -> ModelEntry:
     """An entry of [[models]] that is added at run time. Raises InvalidSetting."""
     plain = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, adapters=()))
     (values,) = parse_entries([dict(raw)], msgspec.to_builtins(plain), SECTIONS)
-    entry = msgspec.convert(values, ModelEntry, strict=False)
+    entry = typed.convert(values, ModelEntry, strict=False)
     _check_engine(settings_of(settings, entry))
     return entry
 
@@ -244,7 +245,7 @@ def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
 
 def from_wire(values: dict[str, Any]) -> Settings:
     try:
-        return msgspec.convert(values, Settings, strict=False)  # environment values come as text
+        return typed.convert(values, Settings, strict=False)  # environment values come as text
     except msgspec.ValidationError as error:
         # "Expected `int` >= 1 - at `$.cache.block_size`"; "Object contains unknown field `x` - at `$.cache`"
         what, _, path = str(error).partition(" - at ")

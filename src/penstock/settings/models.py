@@ -27,6 +27,7 @@ from penstock.settings.sections import (
     Section,
     error_in_words,
 )
+from penstock.system import typed
 
 ENGINE_SECTIONS = ("model", "cache", "schedule", "engine")
 Seconds = Annotated[float, Meta(gt=0)]
@@ -138,7 +139,7 @@ def _parse(
     if needing and not raw.get("prefill_replicas"):
         raise InvalidSetting(f"{here}: {needing[0]} needs prefill_replicas", param=needing[0])
     try:
-        msgspec.convert(parsed, ModelEntry, strict=False)
+        typed.convert(parsed, ModelEntry, strict=False)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         param = path.strip("`").removeprefix("$").strip(".").rpartition(".")[2] or "models"

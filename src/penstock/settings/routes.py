@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from penstock.errors import InvalidSetting
 from penstock.settings.sections import Section, error_in_words
+from penstock.system import typed
 
 
 class RouteEntry(Section, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ def parse_routes(raw: Any) -> list[dict[str, Any]]:
                 known = ", ".join(RouteEntry.__struct_fields__)
                 raise InvalidSetting(f"{_label(number, entry)}: there is no setting {key}; known: {known}", param=key)
         try:
-            msgspec.convert(entry, RouteEntry)
+            typed.convert(entry, RouteEntry)
         except msgspec.ValidationError as error:
             what, _, path = str(error).partition(" - at ")
             param = path.strip("`").removeprefix("$").strip(".").partition("[")[0] or "routes"

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from penstock.errors import InvalidSetting
 from penstock.settings.sections import Positive, Section, error_in_words
+from penstock.system import typed
 
 MAX_RULES = 256
 
@@ -51,7 +52,7 @@ def _check(here: str, entry: dict[str, Any]) -> None:
             known = ", ".join(SafetyEntry.__struct_fields__)
             raise InvalidSetting(f"{here}: there is no setting {key}; known: {known}", param=key)
     try:
-        rule = msgspec.convert(entry, SafetyEntry)
+        rule = typed.convert(entry, SafetyEntry)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         param = path.strip("`").removeprefix("$").strip(".").partition("[")[0] or "safety"

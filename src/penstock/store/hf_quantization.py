@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.store.values import Values
+from penstock.system import typed
 
 Method = Literal["awq", "gptq", "compressed-tensors", "fp8", "modelopt"]
 Stored = Literal["int4", "int8", "fp8", "nvfp4", "mixed", "floats"]
@@ -104,7 +105,7 @@ def _compressed(values: Values) -> Quantization:
     blocks = {_block(group, "block_structure") for group in groups if group.raw("strategy") == "block"}
     if len(blocks) > 1:
         raise values.invalid("config_groups", f"have blocks of several sizes: {', '.join(map(str, sorted(blocks)))}")
-    return Quantization("compressed-tensors", msgspec.convert(stored, Stored), block=blocks.pop() if blocks else None)
+    return Quantization("compressed-tensors", typed.convert(stored, Stored), block=blocks.pop() if blocks else None)
 
 
 def _group(values: Values, name: str) -> Values:
@@ -137,7 +138,7 @@ def _modelopt(values: Values) -> Quantization:
     if algorithm not in MODELOPT_ALGORITHMS:
         known = ", ".join(MODELOPT_ALGORITHMS)
         raise values.invalid("quant_algo", f"{algorithm!r} is not supported ({known} are)")
-    return Quantization("modelopt", msgspec.convert(MODELOPT_ALGORITHMS[algorithm], Stored))
+    return Quantization("modelopt", typed.convert(MODELOPT_ALGORITHMS[algorithm], Stored))
 
 
 def _block(values: Values, key: str) -> tuple[int, int]:

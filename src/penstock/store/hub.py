@@ -14,6 +14,7 @@ import msgspec
 from penstock.errors import ModelNotFound, PullFailed
 from penstock.store.disk import key_of, write_whole, writing_to
 from penstock.store.progress import Progress
+from penstock.system import typed
 
 FACTS = (
     "config.json",
@@ -62,7 +63,7 @@ def ensure(
 
 def read_record(path: Path) -> Record | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return typed.decode_json(path.read_bytes(), Record)
     except (OSError, msgspec.DecodeError):
         return None
 

@@ -25,6 +25,7 @@ from penstock.store.adapter_spec import (
 )
 from penstock.store.safetensors import TensorEntry, read_header
 from penstock.store.values import Values
+from penstock.system import typed
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
@@ -106,7 +107,7 @@ def _read_config(path: Path) -> tuple[bytes, Values]:
             raw = file.read(MAX_CONFIG_BYTES + 1)
         if len(raw) > MAX_CONFIG_BYTES:
             raise ModelInvalid(f"{path} has more than {MAX_CONFIG_BYTES} bytes", param="adapter")
-        return raw, Values(msgspec.json.decode(raw, type=dict[str, Any]), str(path))
+        return raw, Values(typed.decode_json(raw, dict[str, Any]), str(path))
     except FileNotFoundError:
         raise ModelNotFound(f"{path.parent} is no adapter: it has no {CONFIG}", param="adapter") from None
     except OSError as error:

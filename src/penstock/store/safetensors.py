@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelInvalid, ModelNotFound
+from penstock.system import typed
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
@@ -89,9 +90,9 @@ def read_header(path: Path, *, max_header_bytes: int = MAX_HEADER_BYTES) -> dict
 
 def _decode(path: Path, raw: bytes) -> dict[str, _Entry]:
     try:
-        values = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        values = typed.decode_json(raw, dict[str, msgspec.Raw])
         values.pop("__metadata__", None)
-        return {name: msgspec.json.decode(value, type=_Entry) for name, value in values.items()}
+        return {name: typed.decode_json(value, _Entry) for name, value in values.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid_file(path, f"its header cannot be read ({error})") from None
 

@@ -20,6 +20,7 @@ from penstock.store.files import ModelFiles
 from penstock.store.gguf_spec import spec_from_header
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.store.spec import ModelSpec
+from penstock.system import typed
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +62,9 @@ def read(folder: Path) -> ModelFiles | None:
     """The model this sidecar describes; None if there is none, or if it has to be written anew."""
     try:
         content = (folder / SPEC).read_bytes()
-        if msgspec.json.decode(content, type=_Version).version != VERSION:
+        if typed.decode_json(content, _Version).version != VERSION:
             return None
-        facts = msgspec.json.decode(content, type=Facts)
+        facts = typed.decode_json(content, Facts)
         state = (folder / facts.weights).stat()
         template = (folder / TEMPLATE).read_text(encoding="utf-8") if facts.has_template else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

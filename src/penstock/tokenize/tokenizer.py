@@ -17,6 +17,7 @@ import tokenizers
 
 from penstock.errors import InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.flow import TextStream
+from penstock.system import typed
 from penstock.tokenize.detokenize import ByteStream, WindowStream
 from penstock.tokenize.spelling import Spelling, spelling_of
 
@@ -73,7 +74,7 @@ class Tokenizer:
         except OSError as error:
             raise ModelNotFound(f"cannot read the tokenizer {path}: {error.strerror}", param="model") from None
         try:
-            document = msgspec.json.decode(data, type=_Document)
+            document = typed.decode_json(data, _Document)
             backend = tokenizers.Tokenizer.from_buffer(data)
         except Exception as error:  # the library raises bare exceptions
             raise ModelInvalid(f"{path} is not a tokenizer that can be used: {error}", param="model") from None

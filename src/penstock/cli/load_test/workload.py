@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.system import typed
 
 AZURE_HEADER = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
 MOONCAKE_BLOCK = 512  # tokens that one of `hash_ids` stands for
@@ -75,7 +76,7 @@ class _MooncakeRow(msgspec.Struct):
 
 
 def _mooncake(path: Path, text: str) -> Iterator[TraceRow]:
-    decode = msgspec.json.Decoder(_MooncakeRow).decode
+    decode = typed.json_decoder(_MooncakeRow).decode
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:

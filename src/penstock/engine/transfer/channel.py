@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from penstock.engine.transfer.messages import Message, TransferError
+from penstock.system import typed
 
 MAGIC = b"penstock-kv-1\0\0\0"
 NONCE_BYTES = 32
@@ -45,7 +46,7 @@ class Channel:
         sock.settimeout(stall_s)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(incoming)
+        self._decoder: msgspec.msgpack.Decoder[Any] = typed.msgpack_decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._sent = self._received = 0  # frames
         self._own, self._other = (b"l", b"c") if listens else (b"c", b"l")

@@ -13,6 +13,7 @@ from penstock.errors import InvalidRequest
 from penstock.gateway.keys.identity import Identity, Limits, Scope
 from penstock.gateway.keys.tiers import DEFAULT_TIER, TIERS
 from penstock.settings.sections import error_in_words
+from penstock.system import typed
 
 MAX_COUNT = 2**53  # JSON numbers of clients that read doubles
 MICROUSD = 1_000_000  # per USD
@@ -155,7 +156,7 @@ def parse_fields(kind: type[Fields], values: Mapping[str, Any], before: Fields |
     """`values` over those there were `before`. Raises InvalidRequest with the field at fault."""
     kept = {} if before is None else msgspec.to_builtins(before)
     try:
-        return msgspec.convert({**kept, **values}, kind)
+        return typed.convert({**kept, **values}, kind)
     except msgspec.ValidationError as error:
         # "Expected `int` >= 1 - at `$.max_tokens`", "Object contains unknown field `x`"
         what, _, path = str(error).partition(" - at ")

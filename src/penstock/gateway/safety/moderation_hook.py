@@ -20,6 +20,7 @@ import msgspec
 
 from penstock.errors import InvalidSetting
 from penstock.settings import SafetyEntry
+from penstock.system import typed
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def _http(entry: SafetyEntry, post: Post, environ: dict[str, str]) -> Callable[[
 
     async def ask(text: str) -> Verdict:
         answer = await post(url, headers, msgspec.json.encode({"input": text.encode(errors="replace").decode()}))
-        results = msgspec.json.decode(answer, type=_Answer).results
+        results = typed.decode_json(answer, _Answer).results
         if not results:
             raise HookError("the answer has no results")
         found = [name for result in results for name, flagged in result.categories.items() if flagged]

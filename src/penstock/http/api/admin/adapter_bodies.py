@@ -11,6 +11,7 @@ from penstock.deployment.protocol import Price
 from penstock.errors import InvalidRequest
 from penstock.settings import PriceSettings
 from penstock.settings.sections import error_in_words
+from penstock.system import typed
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -109,14 +110,14 @@ def describe_adapter(
         price=card.price,
         created=card.created,
         open=open,
-        residency=[msgspec.convert(one, AdapterResidency) for one in known],
+        residency=[typed.convert(one, AdapterResidency) for one in known],
     )
 
 
 def read_fields(kind: type[Body], raw: dict[str, Any]) -> Body:
     """Raises InvalidRequest, which names the field."""
     try:
-        return msgspec.convert(raw, kind)
+        return typed.convert(raw, kind)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         param = path.strip("`").removeprefix("$").strip(".") or None

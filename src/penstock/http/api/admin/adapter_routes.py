@@ -36,6 +36,7 @@ from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.settings import PriceSettings, Settings
+from penstock.system import typed
 
 PATH = "/admin/adapters"
 UPLOAD_PATH = f"{PATH}/upload"
@@ -165,7 +166,7 @@ def _read_form(fields: dict[str, str]) -> tuple[str, PriceSettings | None, bool]
     if fields.get("replace", "false") not in ("true", "false"):
         raise InvalidRequest("replace must be true or false", param="replace")
     try:
-        price = msgspec.json.decode(fields["price"], type=PriceSettings) if fields.get("price") else None
+        price = typed.decode_json(fields["price"], PriceSettings) if fields.get("price") else None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"price must be a JSON object such as {{'input': 0.1}}: {error}", param="price") from None
     return fields["name"], price, fields.get("replace") == "true"

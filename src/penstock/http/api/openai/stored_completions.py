@@ -13,6 +13,7 @@ from penstock.http.api.chat_messages import AnyMessage
 from penstock.http.api.fields import StrictModel
 from penstock.http.api.generation_fields import Metadata
 from penstock.http.api.response_bodies import Body
+from penstock.system import typed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,13 +55,13 @@ def encode_messages(given: Sequence[AnyMessage], name: str) -> bytes:
 
 
 def message_page(messages: bytes, **page: Any) -> bytes:
-    listed = msgspec.json.decode(messages, type=list[msgspec.Raw])
+    listed = typed.decode_json(messages, list[msgspec.Raw])
     return _page([(msgspec.json.decode(item)["id"], bytes(item)) for item in listed], **page)
 
 
 def completion_page(bodies: Sequence[bytes], *, model: str | None, metadata: Mapping[str, str], **page: Any) -> bytes:
     """Those of this model with all of this metadata, by creation time."""
-    heads = [(msgspec.json.decode(body, type=_Head), body) for body in bodies]
+    heads = [(typed.decode_json(body, _Head), body) for body in bodies]
     found = [
         (head.created, head.id, body)
         for head, body in heads
@@ -70,7 +71,7 @@ def completion_page(bodies: Sequence[bytes], *, model: str | None, metadata: Map
 
 
 def with_metadata(body: bytes, metadata: Mapping[str, str] | None) -> bytes:
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    fields = typed.decode_json(body, dict[str, msgspec.Raw])
     return _encode({**fields, "metadata": metadata})
 
 

@@ -27,6 +27,7 @@ from penstock.http.api.responses.response_bodies import (
     Status,
 )
 from penstock.http.sse import Event, tagged_event
+from penstock.system import typed
 
 # The pieces of each item: characters, and number of log-probabilities.
 Pieces = list[list[tuple[int, int]]]
@@ -88,10 +89,10 @@ def initial_response(response: Response) -> Response:
 
 def replay_events(body: bytes, pieces: bytes) -> list[Event]:
     """All events of the stream of a stored response, which may not have been streamed."""
-    response = msgspec.json.decode(body, type=Response)
+    response = typed.decode_json(body, Response)
     sequence = EventSequence()
     events = sequence.opening(initial_response(response))
-    for item, lengths in zip(response.output, msgspec.json.decode(pieces, type=Pieces), strict=True):
+    for item, lengths in zip(response.output, typed.decode_json(pieces, Pieces), strict=True):
         draft, text, logprobs = _draft_of(item)
         events += sequence.begin(draft)
         for characters, tokens in lengths:

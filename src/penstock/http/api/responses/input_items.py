@@ -9,6 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.http.api.responses.item_schemas import Input, Item, MessageItem
 from penstock.http.api.responses.response_bodies import InputItems
+from penstock.system import typed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -24,19 +25,19 @@ class _Output(msgspec.Struct):
 def input_items(sent: Input | None, name: str, before: bytes | None = None, answer: bytes | None = None) -> bytes:
     """A JSON list of the items of a request as they are listed later: each with an id, which begins with `name` where
     the client sent none. `before` and `answer` are the list and the body of the previous response."""
-    earlier = msgspec.json.decode(before, type=list[msgspec.Raw]) if before is not None else []
+    earlier = typed.decode_json(before, list[msgspec.Raw]) if before is not None else []
     if answer is not None:
-        earlier += msgspec.json.decode(answer, type=_Output).output
+        earlier += typed.decode_json(answer, _Output).output
     if isinstance(sent, str):
         sent = [MessageItem.model_construct(role="user", content=sent)]
     return _encode([*earlier, *[_list_item(item, f"{name}_{place}") for place, item in enumerate(sent or ())]])
 
 
 def page(items: bytes, *, after: str | None, limit: int, order: str) -> bytes:
-    listed = msgspec.json.decode(items, type=list[msgspec.Raw])
+    listed = typed.decode_json(items, list[msgspec.Raw])
     if order == "desc":
         listed.reverse()
-    ids = [msgspec.json.decode(item, type=_Identified).id for item in listed]
+    ids = [typed.decode_json(item, _Identified).id for item in listed]
     if after is not None and after not in ids:
         raise InvalidRequest(f"after is {after[:64]!r}, but no item of this response has that id", param="after")
     start = 0 if after is None else ids.index(after) + 1

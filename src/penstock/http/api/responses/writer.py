@@ -37,6 +37,7 @@ from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequ
 from penstock.http.error_body import RenderedError
 from penstock.http.response_store import StoredResponse
 from penstock.http.sse import Event
+from penstock.system import typed
 
 REQUEST = ResponseRequest
 RESPONSE = Response
@@ -176,7 +177,7 @@ def encode_token_count(counted: PromptCount) -> bytes:
 
 def has_logprobs(body: bytes) -> bool:
     """Whether a stored response has log-probabilities."""
-    messages = [item for item in msgspec.json.decode(body, type=Response).output if isinstance(item, OutputMessage)]
+    messages = [item for item in typed.decode_json(body, Response).output if isinstance(item, OutputMessage)]
     return any(part.logprobs for message in messages for part in message.content)
 
 
