@@ -222,6 +222,7 @@ def test_of_two_servers_that_claim_a_batch_one_gets_it(tmp_path: Path) -> None:
             for server in (two.a, two.b):
                 server.gate.clear()
             name = await two.a.create(lines(1))
+            await two.a.until(name, "in_progress")  # no transaction of the killed one is under way
             two.kill(two.a)
             two.a.manager.runner.jobs.clear()  # type: ignore[union-attr]
             two.pass_time(LEASE_S + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 from penstock.cache import CacheManager, PrefixChain
-from penstock.engine.transfer import block_transfers, exporter, importer, segment
+from penstock.engine.transfer import exporter, importer, segment
 from penstock.engine.transfer.block_transfers import BlockTransfers, KvMemory
+from penstock.engine.transfer.channel import Channel
 from penstock.flow.transfer import HOLD_S, TransferSetup, Transport
 from penstock.store.spec import CacheGroup
 
@@ -317,7 +319,17 @@ def test_what_a_dead_frontend_has_begun_ends_in_time(make: Make) -> None:
 
 
 def test_an_exporter_that_stalls_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_transfers, "Import", lambda *arguments: importer.Import(*arguments, stall_s=0.05))
+    receive, received = Channel.receive, Counter[str]()
+
+    def impatient(channel: Channel, *arguments: Any) -> Any:
+        thread = threading.current_thread().name
+        received[thread] += 1
+        if thread == "kv-import" and received[thread] == 4:  # an offer and two blocks have come, and no more will
+            assert gate.reached.wait(60)
+            channel.socket.settimeout(0.05)
+        return receive(channel, *arguments)
+
+    monkeypatch.setattr(Channel, "receive", impatient)
     gate = Gate(monkeypatch, 2)
     source, target = make(exports=True), make(exports=False)
     source.compute()
