@@ -209,7 +209,7 @@ void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end
     const int64_t tokens = work.tokens, row_bytes = work.blocks * static_cast<int64_t>(sizeof(Quantized));
 #ifdef PENSTOCK_STRIPS
     if constexpr (KIND > BF16 && KIND != U8_HALVES) {
-        if (tokens >= MANY_TOKENS) {
+        if (tokens >= STRIP_FROM<KIND>) {
             const int64_t pairs_end = begin + (end - begin) / STRIP * STRIP, rest = tokens % STRIP_TOKENS;
             for (int64_t panel = begin; panel < pairs_end; panel += STRIP) {
                 if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, panel, first_row, tokens - rest);
