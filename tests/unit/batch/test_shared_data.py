@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from helpers.batch_bench import Bench, lines
-from penstock.batch import leases as lease_module
 from penstock.batch import manager as manager_module
 from penstock.batch import shared_contents
 from penstock.batch.leases import LEASE_S, Leases
 from penstock.batch.records import WINDOW_S, Batch
+from penstock.batch.runner import BatchRunner
 from penstock.batch.shared_contents import SharedContents
 from penstock.batch.shared_data import SharedData
 from penstock.database.database import Database, open_database
@@ -64,7 +64,10 @@ class Two:
 
 @pytest.fixture(autouse=True)
 def _looks_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_module, "RENEW_S", 3600.0)
+    async def never(_: BatchRunner, leases: Leases) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(BatchRunner, "_keep_leases", never)  # its first look may come late on a busy machine
 
 
 @asynccontextmanager
