@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 import openai
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from helpers.browser import PageErrors, violations
 from helpers.server_process import PATIENCE_S, Server, until
@@ -363,6 +363,21 @@ def test_the_lab_shows_what_a_constraint_allows(visit: Visit, server: Server) ->
     page.get_by_label("Constraint", exact=True).select_option("None")
     expect(column).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_late_answer_of_the_lab_does_not_hide_that_a_schema_is_invalid(visit: Visit, server: Server) -> None:
+    page = visit("lab")
+    expect(page.get_by_role("button", name="Accept")).to_be_enabled()
+    held: list[Route] = []
+    page.route("**/observe/lab", lambda route: held.append(route))
+    page.get_by_label("Constraint", exact=True).select_option("JSON schema")
+    until(lambda: page.title() and held, "the question with the schema")
+    page.get_by_label("Schema", exact=True).fill("{")
+    expect(page.get_by_role("alert")).to_contain_text("not valid JSON")
+    for route in held:
+        route.continue_()
+    expect(page.get_by_role("button", name="Accept")).to_be_enabled()  # no longer waiting for the answer
+    expect(page.get_by_role("alert")).to_contain_text("not valid JSON")
 
 
 def test_the_lab_walks_and_changes_branches(visit: Visit, server: Server) -> None:

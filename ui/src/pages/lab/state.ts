@@ -93,6 +93,7 @@ export function follow(): () => void {
     try {
       asked = body();
     } catch (error) {
+      abort?.abort(); // the answer to an earlier question would clear the message
       problem.value = errorMessage(error);
       return;
     }
