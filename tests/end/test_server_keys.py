@@ -237,7 +237,7 @@ def test_running_requests_end_when_their_key_does(server: Server, store: KeyStor
             if how == "revoked":
                 store.revoke_key(name, BOSS)
             else:
-                store.update_key(name, {"expires_at": int(time.time()) + 1}, BOSS)
+                store.update_key(name, {"expires_at": int(time.time()) + 3}, BOSS)
 
         if streamed:
             with http.stream("POST", "/v1/completions", json=body) as stream:
