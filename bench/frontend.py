@@ -14,8 +14,11 @@ burst    600 simultaneous requests with prompts of 512 tokens: TTFT, beside that
 With `--frontends` instead, of servers with so many frontend processes, on all cores, beside engine and clients:
 
 cost     CPU time per token at a step of 10 ms, of frontends and control process together, and of the control process
-ceiling  tokens per second with an engine that is never the bound: a step of 1 ms, one token per stream each; a frontend
-         that falls behind sends several tokens in one event
+ceiling  tokens per second with an engine that is never the bound: steps of `--step-ms`, one token per stream each; a
+         frontend that falls behind sends several tokens in one event. With the gaps that clients see, in steps, and the
+         cores that each kind of process takes
+
+With `--replay` the engine sends recorded steps: on many cores it would be the bound otherwise.
 
 Clients are separate processes that read raw sockets and count events. Also printed: the cost of write(2) per token
 alone, on the same machine.
@@ -39,16 +42,16 @@ from pathlib import Path
 from typing import Any
 
 STUB = Path(__file__).with_name("stub_engine.py")
-CLIENTS = 2  # processes
 BURST, BURST_TOKENS, PREFILL_PER_S = 600, 512, 280_000.0
 COST_STEP_MS = 10.0
-CEILING_PER_S = 100_000  # tokens per second that a ceiling run is sized for
 APIS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "messages": "/v1/messages"}
 WORDS = "the river runs over old stones and under the bridge where people stand and look at the water going by "
 
 
 class Server:
-    def __init__(self, source: Path, model: str, step_ms: float, *options: str, pinned: bool = True) -> None:
+    def __init__(
+        self, source: Path, model: str, step_ms: float, *options: str, pinned: bool = True, replay: bool = False
+    ) -> None:
         """`pinned`: half of the cores are its own."""
         cores = sorted(os.sched_getaffinity(0))
         self.cores = set(cores[: (len(cores) + 1) // 2])
@@ -56,6 +59,7 @@ class Server:
         env = {
             **os.environ, "PYTHONPATH": str(source), "STUB_STEP_MS": str(step_ms), "STUB_CORES": others,
             "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
+            **({"STUB_REPLAY": "1"} if replay else {}),
         }  # fmt: skip
         log = tempfile.NamedTemporaryFile()  # noqa: SIM115
         command = [sys.executable, str(STUB), "serve", model, "--port", "0", *options]
@@ -74,11 +78,12 @@ class Server:
     def cpu_s(self) -> float:
         return cpu_s(self.process.pid)
 
-    def frontends_cpu_s(self) -> float:
-        """Of its further frontends."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+    def children_cpu_s(self, what: bytes = b"penstock.frontends.worker") -> float:
+        """Of its child processes whose command line has `what`: its further frontends."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        children = " ".join(task.read_text() for task in tasks).split()
         lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-        return sum(cpu_s(pid) for pid, line in lines.items() if b"penstock.frontends.worker" in line)
+        return sum(cpu_s(pid) for pid, line in lines.items() if what in line)
 
     def __enter__(self) -> Server:
         return self
@@ -145,14 +150,16 @@ def client(address: tuple[str, int], requests: list[bytes], cores: list[int], ba
     results.put([(one.sent, one.first, one.last, one.tokens, one.gaps) for one in streams])
 
 
-def load(server: Server, requests: list[bytes], cores: list[int] | None = None) -> tuple[list[Any], float, float]:
-    """The streams; CPU seconds of the frontend; wall-clock seconds. `cores`: of the clients."""
+def load(
+    server: Server, requests: list[bytes], cores: list[int] | None = None, clients: int = 2
+) -> tuple[list[Any], float, float]:
+    """The streams; CPU seconds of the frontend; wall-clock seconds. `cores`: of the clients, which are processes."""
     cores = other_cores() if cores is None else cores
     context = multiprocessing.get_context("fork")
-    barrier, results = context.Barrier(CLIENTS + 1), context.Queue()
+    barrier, results = context.Barrier(clients + 1), context.Queue()
     workers = [
-        context.Process(target=client, args=(server.address, requests[place::CLIENTS], cores, barrier, results))
-        for place in range(CLIENTS)
+        context.Process(target=client, args=(server.address, requests[place::clients], cores, barrier, results))
+        for place in range(clients)
     ]
     for worker in workers:
         worker.start()
@@ -271,27 +278,38 @@ def measure(source: Path, options: argparse.Namespace) -> dict[str, float]:
 def measure_frontends(source: Path, options: argparse.Namespace, count: int) -> dict[str, float]:
     """Of a server with so many frontend processes."""
     cores, flags = sorted(os.sched_getaffinity(0)), ("--frontends", str(count))
+    other = {"pinned": False, "replay": options.replay}
 
     def requests(tokens: int) -> list[bytes]:
         return [request(options.api, options.model, place, 40, tokens) for place in range(options.streams)]
 
-    with Server(source, options.model, COST_STEP_MS, *flags, pinned=False) as server:
+    with Server(source, options.model, COST_STEP_MS, *flags, **other) as server:
         load(server, requests(20), cores)
         tokens = int(options.seconds * 1000 / COST_STEP_MS)
-        before = server.frontends_cpu_s()
-        _, control_s, _ = load(server, requests(tokens), cores)
-        frontends_s = server.frontends_cpu_s() - before
+        before = server.children_cpu_s()
+        _, control_s, _ = load(server, requests(tokens), cores, options.clients)
+        frontends_s = server.children_cpu_s() - before
     total = options.streams * tokens
-    with Server(source, options.model, 1.0, *flags, pinned=False) as server:
+    with Server(source, options.model, options.step_ms, *flags, **other) as server:
         load(server, requests(20), cores)
-        ceiling_tokens = int(options.seconds * CEILING_PER_S / options.streams)
-        seen, _, _ = load(server, requests(ceiling_tokens), cores)
+        ceiling_tokens = int(options.seconds * 1000 / options.step_ms)
+        before, engine_before = server.children_cpu_s(), server.children_cpu_s(b"stub_engine")
+        seen, ceiling_control_s, elapsed = load(server, requests(ceiling_tokens), cores, options.clients)
+        engine_s = server.children_cpu_s(b"stub_engine") - engine_before
+        ceiling_frontends_s = server.children_cpu_s() - before
         begin, end = min(one[0] for one in seen), max(one[2] for one in seen)
+        gaps = [gap for one in seen for gap in one[4]]
     return {
         "cpu_us_per_token": (control_s + frontends_s) / total * 1e6,
         "control_us_per_token": (control_s if count > 1 else 0.0) / total * 1e6,
+        "offered_tokens_per_s": options.streams / options.step_ms * 1000,
         "ceiling_tokens_per_s": options.streams * ceiling_tokens / (end - begin),
         "ceiling_events_per_token": sum(one[3] for one in seen) / (options.streams * ceiling_tokens),
+        "ceiling_gap_steps_p99": quantile(gaps, 0.99) * 1000 / options.step_ms,
+        "ceiling_gap_ms_max": max(gaps) * 1000,
+        "cores_frontends": ceiling_frontends_s / elapsed,
+        "cores_control": ceiling_control_s / elapsed,
+        "cores_engine": engine_s / elapsed,
     }
 
 
@@ -319,6 +337,9 @@ def main() -> None:
     arguments.add_argument("--api", choices=APIS, default="chat")
     arguments.add_argument("--source", type=Path, action="append", help="src/ of a checkout; default: this one")
     arguments.add_argument("--frontends", type=int, action="append", help="frontend processes; several are compared")
+    arguments.add_argument("--clients", type=int, default=2, help="processes, with --frontends")
+    arguments.add_argument("--step-ms", type=float, default=1.0, help="of the ceiling, with --frontends")
+    arguments.add_argument("--replay", action="store_true", help="the engine sends recorded steps")
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
     sources = options.source or [Path(__file__).parent.parent / "src"]

@@ -4,7 +4,8 @@ a frontend can be measured alone. `serve` of this file is `penstock serve` with 
     python bench/stub_engine.py serve MODEL --port 8000      STUB_STEP_MS=5 STUB_PREFILL=280000 in the environment
 
 A step lasts STUB_STEP_MS at least; prompts are "computed" at STUB_PREFILL tokens per second. The output of a sequence
-is text from the middle of its prompt.
+is text from the middle of its prompt. With STUB_REPLAY, steps between which no sequence comes or goes are recorded,
+and sent again and again: the engine is never the bound then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
+from collections.abc import Sequence as Sequence_
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ class StubEngine:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[str, Sequence] = {}
         self.steps = 0
+        self.recorder = Recorder(self.links) if os.environ.get("STUB_REPLAY") else None
 
     def run(self) -> None:
         facts = {**FACTS, "pid": os.getpid()}
@@ -127,6 +130,8 @@ class StubEngine:
 
     def step(self, start: float) -> None:
         self.steps += 1
+        if self.recorder is not None and not self.waiting and self.recorder.replay(self.pack, self.running, start):
+            return
         admissions = self.compute_prompts()
         rows = array("I")
         deltas = []
@@ -136,10 +141,15 @@ class StubEngine:
             deltas.append(delta)
             if delta.finish is not None:
                 del self.running[name]
+        if self.recorder is not None:
+            stays = not admissions and len(deltas) == len(self.running)
+            self.recorder.record(deltas if stays else [], rows)
+        self.links.send_frame(Frame(deltas, self.pack(start, rows, admissions)))
+
+    def pack(self, start: float, rows: array[int], admissions: Sequence_[bytes] = ()) -> bytes:
         waits = record.counts_by_reason({record.SLOT: len(self.waiting)})
         state = (len(self.running), 0, record.STEP)
-        packed = record.pack(self.steps, start, (100, 200, 300), waits, state, BLOCKS, admissions, [], rows)
-        self.links.send_frame(Frame(deltas, packed))
+        return record.pack(self.steps, start, (100, 200, 300), waits, state, BLOCKS, admissions, [], rows)
 
     def compute_prompts(self) -> list[bytes]:
         left, admissions = self.prefill, []
@@ -161,6 +171,55 @@ class StubEngine:
                 )
                 admissions.append(record.pack_admission(entry))
         return admissions
+
+
+class Recorder:
+    """Of steps in which all sequences get a token and nothing else: what each link is sent."""
+
+    LENGTH = 32  # steps
+
+    def __init__(self, links: EngineLinks) -> None:
+        self.links = links
+        self.steps: list[dict[Any, bytes]] = []  # the pairs of `Frame.tokens` by link
+        self.rows: array[int] = array("I")
+        self.left = 0  # until a sequence ends
+
+    def record(self, deltas: list[Delta], rows: array[int]) -> None:
+        if not deltas or any(not delta.number for delta in deltas) or (self.steps and rows != self.rows):
+            self.steps, self.left = [], 0
+            return
+        pairs: dict[Any, array[int]] = {}
+        for delta in deltas:
+            pairs.setdefault(self.links._owners.get(delta.id), array("I")).extend((delta.number, delta.tokens[0]))
+        self.steps.append({link: words.tobytes() for link, words in pairs.items()})
+        self.rows = rows
+
+    def replay(self, pack: Any, running: dict[str, Sequence], start: float) -> bool:
+        """Send a step once enough of them are recorded; False: there is none to send."""
+        if len(self.steps) < self.LENGTH:
+            return False
+        if not self.left:
+            self.left = min(one.submit.max_output - one.output for one in running.values()) - 1
+            if self.left <= 0:
+                self.steps = []
+                return False
+            for one in running.values():  # ahead of time
+                one.output += self.left
+        self.left -= 1
+        if not self.left:
+            self.steps, step = [], self.steps[0]
+        else:
+            step = self.steps[self.left % self.LENGTH]
+        links, packed = self.links, pack(start, self.rows)
+        links._records += 1
+        number = links._records if links._listener is not None else 0
+        links.starter.send(Frame([], packed, step.get(None, b""), number))
+        for link, tokens in step.items():
+            if link is not None:
+                link.send(Frame([], None, tokens, number))
+                if link.framed.unsent_bytes:
+                    links._watch(link.framed.fileno(), link)
+        return True
 
 
 def serve() -> None:

@@ -8,7 +8,7 @@ as in processes of their own, in milliseconds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -34,6 +34,10 @@ class ThreadRanks:
         self.rank, self.world, self._exchange = rank, world, exchange
         self.added_up = self.gathered = 0  # calls so far
 
+    def hand_out(self, values: Tensor) -> None:
+        values.copy_(self._swap(values)[0])
+        self._exchange.barrier.wait()
+
     def add_up(self, partial: Tensor) -> None:
         self.added_up += 1
         everyone = self._swap(partial)
@@ -45,6 +49,11 @@ class ThreadRanks:
         everyone = self._swap(part)
         self._exchange.barrier.wait()
         return everyone if self.rank == 0 else None
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        everyone = self._swap(torch.tensor(numbers))
+        self._exchange.barrier.wait()
+        return torch.stack(everyone).amin(0).tolist()  # type: ignore[no-any-return]
 
     def close(self) -> None: ...
 

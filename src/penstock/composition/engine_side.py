@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.cluster.ray_cluster import RayCluster
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.engine.loop import EngineLoop
-    from penstock.flow.ranks import RankLogits, RankPages, RankStep
+    from penstock.flow.ranks import RankWork
     from penstock.observe.trace.journal import Journal
     from penstock.startup.sharing import ReplicaShare
 
@@ -65,16 +65,16 @@ def follow_rank_0(
     settings: Settings,
     rank: int,
     meeting: str,
-    loaded: Callable[[int], RankPages],
-    steps: Iterable[RankStep | RankLogits],
+    loaded: Callable[[int], None],
+    work: Iterable[RankWork],
 ) -> None:
-    """The work of any other rank of a tensor-parallel engine: see `forward.torch_backend`. `meeting` is the folder
-    where the ranks meet."""
+    """What any other rank of a tensor-parallel engine does: see `forward.torch_backend`. `meeting` is the folder where
+    the ranks meet."""
     files = resolve_files(settings)
     with process_tuning.fast_start():
         from penstock.startup import build
 
-    build.follow_rank_0(settings, files, rank, meeting, loaded, steps)
+    build.follow_rank_0(settings, files, rank, meeting, loaded, work)
 
 
 def replica_set(

@@ -22,8 +22,9 @@ from penstock import errors
 from penstock.engine.ipc import PeerGone, open_link_to_rank
 from penstock.errors import EngineDied
 from penstock.flow import Failure
-from penstock.flow.ranks import RankLogits, RankPages, RankStart, RankStep
+from penstock.flow.ranks import RankStart, RankWork
 from penstock.settings import Settings, child_environment, to_wire
+from penstock.system.resources import only_gpu
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +34,8 @@ END_S = 5.0  # in which a process that was killed is gone
 class RankProcess:
     """One of the other ranks."""
 
-    def __init__(self, rank: int, settings: Settings, folder: Path) -> None:
-        """Starts it."""
+    def __init__(self, rank: int, settings: Settings, folder: Path, *, has_gpu: bool) -> None:
+        """Starts it. `has_gpu`: it sees one of this process's, whose number is its rank."""
         self.rank = rank
         read_end, write_end = os.pipe()
         address = f"ipc://{folder / str(rank)}"
@@ -43,7 +44,7 @@ class RankProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.engine.rank_worker", address],
                 stdin=subprocess.PIPE,
-                env=child_environment(),
+                env=child_environment() | (only_gpu(rank) if has_gpu else {}),
                 pass_fds=(write_end,),
                 process_group=0,
             )
@@ -88,15 +89,16 @@ class RankProcess:
 class RankGroup:
     """Implements `forward.rank_forward.Followers`."""
 
-    def __init__(self, settings: Settings, world: int) -> None:
-        """Starts ranks 1 .. world - 1; they load their weights while this process loads its own."""
+    def __init__(self, settings: Settings, world: int, *, have_gpus: bool = False) -> None:
+        """Starts ranks 1 .. world - 1; they load their weights while this process loads its own. `have_gpus`: one
+        each; the first is this process's."""
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-ranks-"))  # mode 0700
         self._others: list[RankProcess] = []
         self._closing, self._wake = os.pipe()  # a byte tells the watch that the end is meant
         self._watcher: threading.Thread | None = None
         try:
             for rank in range(1, world):
-                self._others.append(RankProcess(rank, settings, self.folder))
+                self._others.append(RankProcess(rank, settings, self.folder, has_gpu=have_gpus))
         except OSError:
             self.close()
             raise
@@ -108,7 +110,7 @@ class RankGroup:
         self._watcher.start()
         return total
 
-    def send(self, message: RankPages | RankStep | RankLogits) -> None:
+    def send(self, message: RankWork) -> None:
         for other in self._others:
             other.link.send(message)
 

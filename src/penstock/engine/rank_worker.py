@@ -14,7 +14,7 @@ from penstock import composition
 from penstock.engine.ipc import IpcLink, PeerGone, open_rank_link
 from penstock.errors import PenstockError
 from penstock.flow import Failure
-from penstock.flow.ranks import RankLoaded, RankLogits, RankPages, RankStart, RankStep, ToRank
+from penstock.flow.ranks import RankLoaded, RankStart, RankWork, ToRank
 from penstock.observe.logs import configure
 from penstock.settings import from_wire
 from penstock.system.orphan_watch import die_with_parent, watch_parent
@@ -47,18 +47,15 @@ def work(link: IpcLink[ToRank]) -> int:
     assert isinstance(start, RankStart)
     loading = True
 
-    def loaded(weights_bytes: int) -> RankPages:
+    def loaded(weights_bytes: int) -> None:
         nonlocal loading
         loading = False
         link.send(RankLoaded(weights_bytes))
-        pages = next(messages)
-        assert isinstance(pages, RankPages)
-        return pages
 
     try:
         settings = from_wire(start.settings)
         configure(settings.observe.log_format)
-        composition.follow_rank_0(settings, start.rank, start.folder, loaded, _steps(messages))
+        composition.follow_rank_0(settings, start.rank, start.folder, loaded, _work(messages))
     except PeerGone:
         raise
     except Exception as error:
@@ -93,9 +90,9 @@ def _messages(link: IpcLink[ToRank]) -> Iterator[ToRank]:
         yield from link.receive(None)
 
 
-def _steps(messages: Iterator[ToRank]) -> Iterator[RankStep | RankLogits]:
+def _work(messages: Iterator[ToRank]) -> Iterator[RankWork]:
     for message in messages:
-        assert isinstance(message, RankStep | RankLogits)
+        assert not isinstance(message, RankStart)
         yield message
 
 

@@ -1,6 +1,6 @@
 """The messages between rank 0 of a tensor-parallel group, which plans and draws, and each of the other ranks.
 
-RankStart ──► load ──► RankLoaded ──► RankPages ──► join the group ──► RankStep, RankLogits, RankStep, …
+RankStart ──► load ──► RankLoaded ──► join the group, agree on KV pages ──► RankStep, RankLogits, RankStep, …
 """
 
 from __future__ import annotations
@@ -25,21 +25,11 @@ class RankLoaded(Wire, frozen=True):
     weights_bytes: int
 
 
-class RankPages(Wire, frozen=True):
-    """The KV pages of every rank, as rank 0 has sized them. Allocate them and join the group."""
-
-    block_size: int
-    blocks: tuple[int, ...]  # [cache groups]
-    context: int
-
-
 class RankStep(Wire, frozen=True):
-    """Compute a step. Its rows are as they are computed, with drafts."""
+    """Compute a step. Its rows are as they are computed, with drafts. What tokens they have is rank 0's to know: it
+    hands them out (`kernels.rank_ops`)."""
 
     plan: StepPlan
-    # [rows]: the tokens of each row that no Admit has brought, since rank 0 has drawn or drafted them. They are the
-    # last of the row.
-    drawn: list[list[int]]
     all_hidden: bool  # hidden states of all tokens are read, not only of those that tokens are drawn from
 
 
@@ -49,5 +39,14 @@ class RankLogits(Wire, frozen=True):
     places: list[int]
 
 
-ToRank = RankStart | RankPages | RankStep | RankLogits
+class RankSleep(Wire, frozen=True):
+    """Give the memory of weights and KV pages back, once all ranks have saved their weights."""
+
+
+class RankWake(Wire, frozen=True):
+    """Take it again."""
+
+
+RankWork = RankStep | RankLogits | RankSleep | RankWake
+ToRank = RankStart | RankWork
 FromRank = RankLoaded | Failure

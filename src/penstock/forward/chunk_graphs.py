@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from penstock.forward.cuda_ranks import ALONE, RankPlace
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.inputs import TokenInputs
 from penstock.kernels.cuda import rotate_store
@@ -91,8 +92,8 @@ class _SplitAtAttention(CudaOperations):
 class ChunkGraphs:
     """The CUDA graphs of steps with prompt chunks, and the tensors they share."""
 
-    def __init__(self, model: Model, pages: Sequence[Pages], step_tokens: int) -> None:
-        self._model, self._pages, self._ops = model, pages, CudaOperations()
+    def __init__(self, model: Model, pages: Sequence[Pages], step_tokens: int, place: RankPlace = ALONE) -> None:
+        self._model, self._pages, self._ops, self._place = model, pages, CudaOperations(), place
         self._sizes = sizes(model.spec, step_tokens)
         self._captured: list[Captured] = []
         self._most = max(self._sizes, default=0)
@@ -146,7 +147,7 @@ class ChunkGraphs:
     def _capture(self, size: int, capture: GraphCapture) -> Captured:
         def forward(split: Callable[[], None]) -> tuple[Tensor, list[Gap]]:
             ops = _SplitAtAttention(self._q[:size], self._mixed[:size], split)
-            return self._model.forward(ops, self._batch(size), self._pages), ops.gaps
+            return self._model.forward(self._place.operations(ops), self._batch(size), self._pages), ops.gaps
 
         forward(lambda: None)  # first: loading must not be captured
         graphs, (hidden, gaps) = capture.capture_pieces(forward)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,13 +13,16 @@ from torch import Tensor
 
 from penstock.errors import OutOfMemory
 from penstock.flow import Row, StepPlan, StepResult
+from penstock.flow.ranks import RankLogits, RankSleep, RankStep, RankWake, RankWork
 from penstock.forward.backend import Model
 from penstock.forward.chunk_graphs import ChunkGraphs
 from penstock.forward.cuda_graphs import CudaGraphs
 from penstock.forward.cuda_inputs import gather
+from penstock.forward.cuda_ranks import ALONE, RankPlace
 from penstock.forward.decode_graphs import DecodeGraphs, Replayed
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.launched_step import LaunchedStep
+from penstock.forward.rank_forward import Followers
 from penstock.forward.readback import Readback
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
@@ -51,6 +55,24 @@ class ReleasableMemory(NamedTuple):
     weights: DeviceArena
     kv: DeviceArena
 
+    def release(self) -> None:
+        for arena in self:
+            arena.release()
+
+    def restore(self) -> None:
+        """Raises OutOfMemory, and has none then."""
+        try:
+            for arena in self:
+                arena.restore()
+        except torch.OutOfMemoryError as error:
+            self.release()
+            needed = sum(arena.size for arena in self)
+            raise OutOfMemory(
+                f"the engine cannot wake: weights and KV cache take {readable(needed)} of GPU memory, which others use "
+                f"meanwhile: {error}",
+                param="model",
+            ) from None
+
 
 class CudaBackend:
     """Implements `flow.Backend`. `launch` queues the whole step on the device and does not wait: drawn tokens go
@@ -66,12 +88,14 @@ class CudaBackend:
         max_sequences: int,
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
+        place: RankPlace = ALONE,
     ) -> None:
+        """`place`: among the ranks of a group."""
         spec, device = model.spec, pages[0].keys.device
-        self._model, self._ops, self._pages = model, CudaOperations(), pages
+        self._model, self._ops, self._pages = model, place.operations(CudaOperations()), pages
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
-        self._memory = memory
+        self._memory, self._place = memory, place
         self._max_sequences = max_sequences
         self._graphs: CudaGraphs | None = None
         self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens)
@@ -83,7 +107,9 @@ class CudaBackend:
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
-        computed = self._compute(plan.rows)
+        all_hidden = self._outputs.needs_hidden(plan.rows)
+        with self._place.telling(RankStep(plan, all_hidden)):
+            computed = self._compute(plan.rows, all_hidden)
         hidden = computed.hidden
 
         def logits(first: int, end: int) -> Tensor:
@@ -95,6 +121,25 @@ class CudaBackend:
         tokens = Readback(draws.tokens) if draws is not None else None
         self._outputs.push(LaunchedStep(plan.number, plan.rows, tokens, draws, prompts, pooled))
 
+    def lead(self, followers: Followers) -> None:
+        """From now on tell the other ranks of every step."""
+        self._place = replace(self._place, followers=followers)
+
+    @torch.inference_mode()
+    def follow(self, work: Iterable[RankWork]) -> None:
+        """On any rank but 0: do what rank 0 does, and draw nothing."""
+        hidden = torch.empty(0)
+        for message in work:
+            match message:
+                case RankStep(plan=plan):
+                    self._slots.apply(plan.admits, plan.extends)
+                    hidden = self._compute(plan.rows, message.all_hidden).hidden
+                case RankLogits():
+                    self._logits(hidden, message.places)
+                case RankSleep() | RankWake():
+                    with suppress(OutOfMemory):  # rank 0 tells whoever asked
+                        self.release_memory() if isinstance(message, RankSleep) else self.restore_memory()
+
     def collect(self) -> StepResult:
         return self._outputs.collect()
 
@@ -105,39 +150,30 @@ class CudaBackend:
         """Weights go to the host. Kernels, graphs, slots and what steps compute with stay."""
         if self._memory is None:
             return False
-        self._memory.weights.save()
-        for arena in self._memory:
-            arena.release()
+        self._place.tell(RankSleep())
+        self._place.together(self._memory.weights.save)
+        self._memory.release()
         torch.cuda.empty_cache()
         return True
 
     def restore_memory(self) -> None:
         assert self._memory is not None
-        try:
-            for arena in self._memory:
-                arena.restore()
-        except torch.OutOfMemoryError as error:
-            for arena in self._memory:
-                arena.release()
-            needed = sum(arena.size for arena in self._memory)
-            raise OutOfMemory(
-                f"the engine cannot wake: weights and KV cache take {readable(needed)} of GPU memory, which others use "
-                f"meanwhile: {error}",
-                param="model",
-            ) from None
+        self._place.tell(RankWake())
+        self._place.together(self._memory.restore, undo=self._memory.release)
 
     def graphs(self, step_tokens: int) -> CudaGraphs:
         """Of decode steps and of steps with prompt chunks, not captured yet."""
+        model, pages, place = self._model, self._pages, self._place
         return CudaGraphs(
-            DecodeGraphs(self._model, self._pages, self._slots, self._sampler, padding_slot=self._max_sequences),
-            ChunkGraphs(self._model, self._pages, step_tokens),
+            DecodeGraphs(model, pages, self._slots, self._sampler, padding_slot=self._max_sequences, place=place),
+            ChunkGraphs(model, pages, step_tokens, place),
         )
 
     def use(self, graphs: CudaGraphs) -> None:
         """Replay these from now on, wherever a step fits one of them."""
         self._graphs = graphs
 
-    def _compute(self, rows: Sequence[Row]) -> Computed:
+    def _compute(self, rows: Sequence[Row], all_hidden: bool) -> Computed:
         graphs = self._graphs
         if graphs is not None and graphs.decode.fits(rows):
             replayed = graphs.decode.run(rows)
@@ -148,7 +184,7 @@ class CudaBackend:
         if graphs is not None and inputs is not None:
             return Computed(graphs.chunks.run(batch), starts)
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
-        if batch.num_single < batch.num_rows and not self._outputs.needs_hidden(rows):
+        if batch.num_single < batch.num_rows and not all_hidden:
             batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
@@ -161,6 +197,10 @@ class CudaBackend:
         last = [computed.starts[index + 1] - 1 for index in sampled]
         device, replayed = computed.hidden.device, computed.replayed
         all_sampled = len(sampled) == len(computed.hidden)
+        if not self._place.draws:  # it is here to warm up
+            if replayed is None:
+                self._logits(computed.hidden, last)
+            return Draws(tokens=torch.zeros(len(sampled), dtype=torch.int64, device=device))
         if replayed is not None and self._sampler.argmax_only(slots):
             argmax = replayed.argmax
             return Draws(tokens=argmax if all_sampled else argmax.index_select(0, upload(last, device)))
@@ -178,4 +218,5 @@ class CudaBackend:
         picked = hidden[packed[0] : packed[-1] + 1]
         if len(picked) > len(packed) or picked.data_ptr() % ALIGNED:
             picked = hidden.index_select(0, upload(packed, hidden.device))
-        return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)
+        with self._place.telling(RankLogits(list(packed))):
+            return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Row
+from penstock.forward.cuda_ranks import ALONE, RankPlace
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cuda import sample
@@ -65,12 +66,20 @@ class DecodeGraphs:
     """The CUDA graphs of steps with few tokens, and the tensors they share."""
 
     def __init__(
-        self, model: Model, pages: Sequence[Pages], slots: SlotTensors, sampler: CudaSampler, *, padding_slot: int
+        self,
+        model: Model,
+        pages: Sequence[Pages],
+        slots: SlotTensors,
+        sampler: CudaSampler,
+        *,
+        padding_slot: int,
+        place: RankPlace = ALONE,
     ) -> None:
         """`padding_slot`, the last one, is the slot of padding rows. Its index is also the number of other slots, and
-        the most rows of a graph."""
+        the most rows of a graph. A rank that does not draw has graphs that end with its part of the logits."""
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
-        self._ops, self._tables, self._scratch = CudaOperations(), sampler.tables, sampler.scratch
+        self._ops, self._draws = place.operations(CudaOperations()), place.draws
+        self._tables, self._scratch = sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < padding_slot] + [padding_slot]
         self._captured: list[Captured] = []
         device = slots.tokens.device
@@ -108,7 +117,7 @@ class DecodeGraphs:
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
                 self._compute(self._rows(size))
-        for full in (False, True):
+        for full in (False, True) if self._draws else ():
             self._draw(self._rows(1), full=full)
 
     def _capture(self, size: int, capture: GraphCapture) -> Captured:
@@ -120,14 +129,16 @@ class DecodeGraphs:
 
         self._compute(rows)  # first: compilation and loading must not be captured
         graph, hidden = capture.capture(lambda: self._compute(rows))
-        return Captured(graph, draws(full=False), draws(full=True), rows, hidden)
+        filtered, full = (draws(False), draws(True)) if self._draws else (graph, graph)
+        return Captured(graph, filtered, full, rows, hidden)
 
     @torch.inference_mode()
     def _compute(self, rows: Tensor) -> Tensor:
         model, logits = self._model, self._logits[: rows.shape[1]]
         hidden = model.forward(self._ops, self._batch(rows), self._pages)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
-        sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
+        if self._draws:
+            sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
         return hidden
 
     @torch.inference_mode()

@@ -1,23 +1,28 @@
 """The forward pass on several ranks: rank 0 tells the others what to compute, and computes its own share.
 
-Every rank has the same slots. Tokens that rank 0 draws or drafts travel with the step that computes them, so a failure
-to draw leaves the ranks in step. A failure to compute does not: other ranks may wait for sums that will never come. It
-ends the process of rank 0, and with it the group; the frontend starts another.
+Every rank has the same slots. What tokens rank 0 draws or drafts is none of the others' concern: they get each step's
+from rank 0 as it computes (`kernels.rank_ops`), so a failure to draw leaves the ranks in step. A failure to compute
+does not: other ranks may wait for sums that will never come. It ends the process of rank 0, and with it the group; the
+frontend starts another.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Extend, Row, StepPlan
-from penstock.flow.ranks import RankLogits, RankPages, RankStep
+from penstock.flow.ranks import RankLogits, RankStep, RankWork
 from penstock.forward.memory import CacheSize
-from penstock.forward.torch_forward import Computed, Forward
+from penstock.kernels.rank_ops import Ranks
+
+if TYPE_CHECKING:
+    from penstock.forward.torch_forward import Computed, Forward
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +33,7 @@ class Followers(Protocol):
     def wait_loaded(self) -> int:
         """Until they have loaded their weights: the bytes of all of them. Raises what keeps one from it."""
 
-    def send(self, message: RankPages | RankStep | RankLogits) -> None:
+    def send(self, message: RankWork) -> None:
         """To all of them."""
 
     def close(self) -> None:
@@ -42,23 +47,21 @@ class LeadingForward:
         self._own, self._followers, self.slots = own, followers, own.slots
         self._admits: list[Admit] = []  # not sent yet, as _extends
         self._extends: list[Extend] = []
-        self._known: dict[int, int] = {}  # by slot: tokens that its Admit brought
 
     def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
         self._own.apply(admits, extends)
         self._admits += admits
         self._extends += extends
-        self._known |= {admit.slot: len(admit.tokens) for admit in admits}
 
     def compute(self, rows: Sequence[Row], *, all_hidden: bool) -> Computed:
         plan = StepPlan(0, self._admits, self._extends, list(rows))
         self._admits, self._extends = [], []
-        with _GroupEnds():
-            self._followers.send(RankStep(plan, [self._drawn(row) for row in rows], all_hidden))
+        with GroupEnds():
+            self._followers.send(RankStep(plan, all_hidden))
             return self._own.compute(rows, all_hidden=all_hidden)
 
     def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
-        with _GroupEnds():
+        with GroupEnds():
             self._followers.send(RankLogits(list(places)))
             return self._own.logits(hidden, places)
 
@@ -66,13 +69,8 @@ class LeadingForward:
         self._own.close()
         self._followers.close()
 
-    def _drawn(self, row: Row) -> list[int]:
-        end = row.start + row.count
-        first = max(row.start, self._known[row.slot])
-        return self.slots.tokens[row.slot, first:end].tolist() if first < end else []
 
-
-class _GroupEnds:
+class GroupEnds:
     """What fails inside ends this process: see above."""
 
     def __enter__(self) -> None: ...
@@ -84,21 +82,20 @@ class _GroupEnds:
 
 
 @torch.inference_mode()
-def follow(forward: Forward, messages: Iterable[RankStep | RankLogits]) -> None:
+def follow(forward: Forward, messages: Iterable[RankWork]) -> None:
     """Of any other rank: compute its share of what rank 0 asks for."""
     hidden = torch.empty(0)
     for message in messages:
         if isinstance(message, RankLogits):
             forward.logits(hidden, message.places)
             continue
+        assert isinstance(message, RankStep)  # on a CPU rank 0 ends the others when it sleeps
         plan = message.plan
         forward.apply(plan.admits, plan.extends)
-        for row, tokens in zip(plan.rows, message.drawn, strict=True):
-            if tokens:
-                end = row.start + row.count
-                forward.slots.tokens[row.slot, end - len(tokens) : end] = torch.tensor(tokens, dtype=torch.int32)
         hidden = forward.compute(plan.rows, all_hidden=message.all_hidden).hidden
 
 
-def pages_message(size: CacheSize) -> RankPages:
-    return RankPages(size.block_size, size.blocks, size.context)
+def agreed_size(size: CacheSize, ranks: Ranks) -> CacheSize:
+    """The size of every rank's KV cache: that of the rank with the least room."""
+    context, *blocks = ranks.least([size.context, *size.blocks])
+    return replace(size, context=context, blocks=tuple(blocks))

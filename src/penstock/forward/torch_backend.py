@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Row, StepPlan, StepResult
-from penstock.flow.ranks import RankLogits, RankPages, RankStep
+from penstock.flow.ranks import RankWork
 from penstock.flow.step_costs import StepCosts
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize, host_memory
-from penstock.forward.rank_forward import Followers, LeadingForward, follow, pages_message
+from penstock.forward.rank_forward import Followers, LeadingForward, agreed_size, follow
 from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.torch_adapters import TorchAdapters, torch_adapters
@@ -31,7 +31,7 @@ from penstock.kernels.rank_ops import RankOperations
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES
-from penstock.model.weights.place import Shard
+from penstock.model.weights.place import vocabulary_parts
 from penstock.sample.constraints import NO_DRAFTS
 from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
@@ -43,7 +43,6 @@ from penstock.startup import process_tuning, torch_process
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
 
-RankWork = RankStep | RankLogits
 CPU = torch.device("cpu")
 # How much logits may differ by rounding: a share of the largest.
 ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
@@ -54,9 +53,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     model, followers = _load(config), config.followers
     weights_bytes = model.num_bytes + (0 if followers is None else followers.wait_loaded())
     end_phase("weights")
-    size = choose_cache_size(config, host_memory(config.shard.world))
-    if followers is not None:
-        followers.send(pages_message(size))
+    ops, size = _join(config)
     limits = config.limits
     adapters: TorchAdapters | None = None
     if config.adapter_bytes:
@@ -67,7 +64,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
-        ops=_operations(config),
+        ops=ops,
         most_drafts=limits.step_tokens if config.drafts is not None else 0,
         followers=followers,
         adapters=adapters,
@@ -82,15 +79,14 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     return BuiltBackend(backend, weights_bytes, size, costs, tracer, adapters)
 
 
-def follow_rank_0(config: BackendConfig, loaded: Callable[[int], RankPages], steps: Iterable[RankWork]) -> None:
-    """The work of any other rank. `loaded` is told the bytes of its weights, and gives the size of its KV pages; the
-    first of `steps` is taken when it has joined the group."""
+def follow_rank_0(config: BackendConfig, loaded: Callable[[int], None], work: Iterable[RankWork]) -> None:
+    """What any other rank does. `loaded` is told the bytes of its weights; the first of `work` is taken when it has
+    joined the group."""
     model = _load(config)
-    asked = loaded(model.num_bytes)
-    size = CacheSize(asked.block_size, asked.blocks, (), asked.context)
+    loaded(model.num_bytes)
+    ops, size = _join(config)
     pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], CPU)
-    slots = config.limits.max_sequences
-    follow(TorchForward(model, pages, _operations(config), context=size.context, slots=slots), steps)
+    follow(TorchForward(model, pages, ops, context=size.context, slots=config.limits.max_sequences), work)
 
 
 def _load(config: BackendConfig) -> Decoder:
@@ -99,13 +95,15 @@ def _load(config: BackendConfig) -> Decoder:
     return load_model(config, CPU)
 
 
-def _operations(config: BackendConfig) -> Operations:
-    """Of one rank of several, it waits for the others."""
+def _join(config: BackendConfig) -> tuple[Operations, CacheSize]:
+    """One rank of several waits for the others, and has no more KV pages than any of them."""
     rank, world = config.shard
+    size = choose_cache_size(config, host_memory(world))
     if world == 1:
-        return TorchOperations()
-    vocabulary = [Shard(one, world).tokens(config.spec.vocab_size) for one in range(world)]
-    return RankOperations(TorchOperations(), ProcessRanks(rank, world, config.meeting), vocabulary)
+        return TorchOperations(), size
+    ranks = ProcessRanks(rank, world, config.meeting)
+    ops = RankOperations(TorchOperations(), ranks, vocabulary_parts(config.spec.vocab_size, world))
+    return ops, agreed_size(size, ranks)
 
 
 class TorchBackend:

@@ -25,8 +25,8 @@ def load_model(config: BackendConfig, device: torch.device, allocate: Allocate |
     else:
         source = open_source(files.weights, files.format, spec.quantization)
     shard = config.shard
-    if shard.rank == 0:  # the others are like it
-        memory = device_memory(device) if shard.world == 1 else host_memory(shard.world)
+    if shard.rank == 0 or device.type != "cpu":  # ranks on a CPU share its memory
+        memory = device_memory(device) if device.type != "cpu" else host_memory(shard.world)
         check_weights(weight_bytes(spec, dtype=dtype, device=device, shard=shard), config.settings.cache, memory)
     dequantizes = source.format == "gguf" or spec.quantization is not None
     threads = config.threads if dequantizes else 1  # other formats are only copied

@@ -2,8 +2,8 @@
 
 A rank has some heads of attention, some columns of the MLP and some tokens of the vocabulary. Its products with what
 was split by columns are partial sums, which are added up over the ranks; so are the vectors of embedded tokens, which
-are zeros where a token is in another rank's part. Logits are gathered on rank 0, which alone draws tokens. All else
-needs no other rank.
+are zeros where a token is in another rank's part. Logits are gathered on rank 0, which alone draws tokens, and hands
+out those of the next step. All else needs no other rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import (
+    Activation,
+    Batch,
+    BlockMap,
+    HeadNorms,
+    Linear,
+    Norm,
+    Operations,
+    Pages,
+    Rotary,
+)
 from penstock.kernels.reference import gate
 from penstock.kernels.weight import Weight
 
@@ -25,11 +35,17 @@ class Ranks(Protocol):
     rank: int
     world: int
 
+    def hand_out(self, values: Tensor) -> None:
+        """Replace it with rank 0's."""
+
     def add_up(self, partial: Tensor) -> None:
         """Replace it with the sum over all ranks."""
 
     def gather(self, part: Tensor) -> list[Tensor] | None:
         """Every rank's part, on rank 0; None on the others. Parts have the same shape and type."""
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        """Of each of them the smallest that a rank has. Waits for all ranks."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -45,12 +61,18 @@ class RankOperations:
         self._first = vocabulary[ranks.rank][0]
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
-        own = tokens - self._first
-        is_own = (own >= 0) & (own < table.shape[0])
-        vectors = self._ops.embed(own.clamp_(0, table.shape[0] - 1), table, scale)
-        vectors.masked_fill_(~is_own[:, None], 0.0)
+        """`tokens` become those of rank 0, which has drawn or drafted some that no other rank knows."""
+        self._ranks.hand_out(tokens)
+        vectors = self._embed_own(tokens, self._first, table, scale)
         self._ranks.add_up(vectors)
         return vectors
+
+    def _embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
+        """Zeros for tokens that are not in this rank's part, which begins with `first`."""
+        own = tokens - first
+        is_own = (own >= 0) & (own < table.shape[0])
+        vectors = self._ops.embed(own.clamp_(0, table.shape[0] - 1), table, scale)
+        return vectors.masked_fill_(~is_own[:, None], 0.0)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         return self._ops.norm(x, norm, onto)
@@ -61,6 +83,10 @@ class RankOperations:
             return self._ops.linear(x, linear, onto)
         y = self._ops.linear(x, Linear(weight, norm=norm))
         self._ranks.add_up(y)
+        return self._finished(y, bias, activation, onto)
+
+    def _finished(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:
+        """What comes behind the sum over ranks."""
         if bias is not None:
             y += bias
         if activation is not None:

@@ -181,7 +181,10 @@ class EngineSettings(Section, frozen=True):
     ] = None
     tensor_parallel: Annotated[
         Positive,
-        Meta(description="Processes that the model is split over, each with its share of every layer. On a CPU only."),
+        Meta(
+            description="Processes (ranks) that the model is split over, each with its share of every layer and, where "
+            "there are GPUs, one of its own."
+        ),
     ] = 1
     pipeline_parallel: Annotated[
         Positive, Meta(description="Only 1: layers are not divided among processes. See tensor-parallel.")

@@ -22,7 +22,7 @@ from penstock.cache import CacheManager, EvictionHistory
 from penstock.cache.kv_events import KvEventLog
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
-from penstock.flow.ranks import RankLogits, RankPages, RankStep
+from penstock.flow.ranks import RankWork
 from penstock.flow.transfer import TransferSetup
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, DeviceKind, StepLimits
 from penstock.forward.model_trace import lazy_trace
@@ -40,7 +40,7 @@ from penstock.speculate.proposer import DraftSource
 from penstock.speculate.registry import prepare as prepare_drafts
 from penstock.startup import process_tuning
 from penstock.startup.gpu_warmup import wake_device
-from penstock.startup.preflight import has_driver
+from penstock.startup.preflight import check_gpus, has_driver
 from penstock.store.files import ModelFiles
 from penstock.store.kv_types import KvTypes, kv_types
 from penstock.store.spec import ModelSpec
@@ -119,10 +119,7 @@ def engine_loop(
             param="prefill_replicas",
         )
     if config.shard.world > 1:
-        from penstock.engine.rank_group import RankGroup
-
-        group = RankGroup(settings, config.shard.world)
-        config = replace(config, meeting=str(group.folder), followers=group)
+        config = _with_followers(config)
     _say_unused_scales(config)
     if config.kind == "torch":
         _import_torch(None)
@@ -146,18 +143,29 @@ def engine_loop(
     return loop, _facts(config, built, timer) | ({} if transfers is None else transfers.facts)
 
 
+def _with_followers(config: BackendConfig) -> BackendConfig:
+    """The other ranks of a group start, each with a GPU of its own if this one has one."""
+    from penstock.engine.rank_group import RankGroup
+
+    has_gpu, world = config.kind == "cuda", config.shard.world
+    if has_gpu:
+        check_gpus(world, _import_torch(None).gpu_count())
+    group = RankGroup(config.settings, world, have_gpus=has_gpu)
+    return replace(config, meeting=str(group.folder), followers=group)
+
+
 def follow_rank_0(
     settings: Settings,
     files: ModelFiles,
     rank: int,
     meeting: str,
-    loaded: Callable[[int], RankPages],
-    steps: Iterable[RankStep | RankLogits],
+    loaded: Callable[[int], None],
+    work: Iterable[RankWork],
 ) -> None:
-    """The work of any other rank of a tensor-parallel group: see `forward.torch_backend`."""
+    """What any other rank of a tensor-parallel group does: see `forward.torch_backend` and `forward.cuda_startup`."""
     config = replace(_decide(settings, files, rank), meeting=meeting)
     _import_torch(None)
-    importlib.import_module(BACKENDS[config.kind]).follow_rank_0(config, loaded, steps)
+    importlib.import_module(BACKENDS[config.kind]).follow_rank_0(config, loaded, work)
 
 
 def _say_unused_scales(config: BackendConfig) -> None:

@@ -78,17 +78,23 @@ def check_pools(settings: Settings, transport: Transport) -> None:
 def _check_ranks(settings: Settings, spec: ModelSpec) -> None:
     check_degree(spec, settings.engine.tensor_parallel)
     if uses_gpu(settings):
-        raise InvalidSetting(
-            "tensor_parallel: engines on GPUs use one device; on a CPU (device cpu) a model can be split over "
-            "processes",
-            param="tensor_parallel",
-        )
+        check_gpus(settings.engine.tensor_parallel, resources.gpu_count())
     require_torch("tensor_parallel", "tensor_parallel")
     if settings.model.quantize is not None:
         raise InvalidSetting(
             "quantize: only the native CPU kernels compute with quantized weights, and they do not split a model: set "
             "quantize or tensor_parallel",
             param="quantize",
+        )
+
+
+def check_gpus(ranks: int, count: int) -> None:
+    """Each rank has a GPU of its own. `count`: of those that this process may use; 0: not known."""
+    if 0 < count < ranks:
+        raise InvalidSetting(
+            f"tensor_parallel: {ranks} ranks need a GPU each, but there {'is' if count == 1 else 'are'} {count}: lower "
+            "tensor_parallel, or set device cpu",
+            param="tensor_parallel",
         )
 
 

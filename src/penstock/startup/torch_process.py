@@ -13,6 +13,10 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
+def gpu_count() -> int:
+    return torch.cuda.device_count()
+
+
 def set_torch_threads(count: int) -> None:
     if owns_process():
         torch.set_num_threads(count)

@@ -12,11 +12,11 @@ import torch
 
 from helpers import tiny_models
 from helpers.paged_model import CPU
-from helpers.thread_ranks import thread_ranks
+from helpers.thread_ranks import run_ranks, thread_ranks
 from penstock.flow import Admit, Extend, Row, SamplingParams, StepPlan
-from penstock.flow.ranks import RankLogits, RankPages, RankStep, ToRank
+from penstock.flow.ranks import RankLogits, RankStep, RankWork, ToRank
 from penstock.forward.memory import CacheSize
-from penstock.forward.rank_forward import LeadingForward, follow, pages_message
+from penstock.forward.rank_forward import LeadingForward, agreed_size, follow
 from penstock.forward.torch_backend import TorchBackend
 from penstock.forward.torch_forward import Computed, TorchForward
 from penstock.forward.torch_loading import allocate_pages
@@ -39,14 +39,14 @@ class QueuedFollowers:
     """Implements `Followers`. What is sent goes through msgpack, as between processes."""
 
     def __init__(self) -> None:
-        self.queue: queue.Queue[RankStep | RankLogits | None] = queue.Queue()
+        self.queue: queue.Queue[RankWork | None] = queue.Queue()
         self._decode = msgspec.msgpack.Decoder(ToRank).decode
         self.sent: list[ToRank] = []
 
     def wait_loaded(self) -> int:
         return 0
 
-    def send(self, message: RankPages | RankStep | RankLogits) -> None:
+    def send(self, message: RankWork) -> None:
         decoded = self._decode(msgspec.msgpack.encode(message))
         self.sent.append(decoded)
         self.queue.put(decoded)
@@ -121,7 +121,6 @@ def test_the_tokens_of_one_rank(alone: TorchBackend, group: tuple[TorchBackend, 
     assert run(backend, PLANS) == run(alone, PLANS)
     steps = [message for message in followers.sent if isinstance(message, RankStep)]
     assert [len(step.plan.admits) for step in steps] == [1, 1, 0, 0, 0, 1]
-    assert [[len(tokens) for tokens in step.drawn] for step in steps] == [[0], [0, 0], [1, 1], [1, 1], [1], [1, 0]]
     logits = [message for message in followers.sent if isinstance(message, RankLogits)]
     assert len(logits) == len(steps) - 1  # the chunk draws nothing
 
@@ -161,5 +160,7 @@ def test_a_failure_to_compute_ends_the_process(files: ModelFiles) -> None:
         forward.logits(torch.empty(0), [])
 
 
-def test_the_size_of_pages_travels() -> None:
-    assert pages_message(SIZE) == RankPages(4, (40,), 64)
+def test_pages_are_as_many_as_the_rank_with_the_least_room_has() -> None:
+    sizes = [CacheSize(4, (40, 30), (8, 8), 64), CacheSize(4, (38, 31), (8, 8), 80)]
+    agreed = run_ranks(WORLD, lambda ranks: agreed_size(sizes[ranks.rank], ranks))
+    assert agreed == [CacheSize(4, (38, 30), (8, 8), 64)] * WORLD

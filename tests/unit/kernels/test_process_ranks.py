@@ -15,6 +15,10 @@ ranks = ProcessRanks(int(sys.argv[1]), 2, sys.argv[2], timeout_s=float(sys.argv[
 x = torch.full((2, 3), float(ranks.rank + 1))
 ranks.add_up(x)
 assert x.tolist() == [[3.0] * 3] * 2
+tokens = torch.tensor([5, 6]) if ranks.rank == 0 else torch.tensor([0, -1])
+ranks.hand_out(tokens)
+assert tokens.tolist() == [5, 6]
+assert ranks.least([3 + ranks.rank, 9 - ranks.rank]) == [3, 8]
 parts = ranks.gather(torch.full((1, 2), float(ranks.rank)))
 assert (parts is None) == (ranks.rank == 1)
 assert parts is None or [part.tolist() for part in parts] == [[[0.0, 0.0]], [[1.0, 1.0]]]

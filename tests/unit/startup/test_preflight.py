@@ -68,11 +68,17 @@ def test_what_can_only_fail_says_which_setting_it_is(values: dict[str, Any], par
     assert says in caught.value.message
 
 
-def test_a_model_is_not_split_over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("gpus", "says"), [(1, "there is 1: lower"), (3, "there are 3: lower"), (4, None), (0, None)])
+def test_each_rank_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, gpus: int, says: str | None) -> None:
+    """Where their number is not known the engine finds out."""
     monkeypatch.setattr(preflight, "has_driver", lambda: True)
-    with pytest.raises(InvalidSetting, match="tensor_parallel: engines on GPUs use one device; on a CPU"):
-        check(tensor_parallel=2)
-    check(tensor_parallel=2, device="cpu")
+    monkeypatch.setattr(preflight.resources, "gpu_count", lambda: gpus)
+    check(tensor_parallel=4, device="cpu")
+    if says is None:
+        check(tensor_parallel=4)
+        return
+    with pytest.raises(InvalidSetting, match=f"tensor_parallel: 4 ranks need a GPU each, but {says}"):
+        check(tensor_parallel=4)
 
 
 @pytest.mark.usefixtures("_no_driver")

@@ -32,6 +32,11 @@ class Shard(NamedTuple):
 WHOLE = Shard()
 
 
+def vocabulary_parts(vocab_size: int, world: int) -> list[Span]:
+    """Of each rank."""
+    return [Shard(rank, world).tokens(vocab_size) for rank in range(world)]
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A tensor of the checkpoint, and what of it goes into one parameter."""

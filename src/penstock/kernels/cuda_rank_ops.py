@@ -1,0 +1,22 @@
+"""The operations of one rank of several on CUDA: those of `rank_ops`, with kernels for what is around the sums."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from penstock.kernels.cuda import rank_parts
+from penstock.kernels.interface import Activation
+from penstock.kernels.rank_ops import RankOperations
+from penstock.kernels.weight import Weight
+
+
+class CudaRankOperations(RankOperations):
+    """Over `cuda_ops.CudaOperations`."""
+
+    def _embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
+        return rank_parts.embed(tokens, table.dense, first, scale)
+
+    def _finished(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:
+        if onto is None or activation is not None:
+            return super()._finished(y, bias, activation, onto)
+        return rank_parts.add(y, bias, onto)
