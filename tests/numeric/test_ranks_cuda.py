@@ -1,4 +1,4 @@
-"""Models split over ranks on a GPU: the kernels at the shapes of shards. The ranks are threads of one process, with sums
+"""Models split over ranks on a GPU: the kernels at the shapes of shards. The ranks are threads of one process, sums are
 in memory; what NCCL does with one rank is in `unit/forward/test_cuda_ranks.py`."""
 
 from __future__ import annotations

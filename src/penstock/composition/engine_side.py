@@ -102,7 +102,7 @@ def replica_set(
         source = Source(entry.name, number)
         report = None if journal is None else (lambda: journal.replica(source).level)
         emit = None if journal is None else journal.record
-        settings, gpu = shares[number % len(shares)]
+        settings, gpus = shares[number % len(shares)]
         settings = msgspec.structs.replace(settings, cache=settings.cache.for_replica(number))
         tell = on_phase if number == 0 else None
         path = None if listen is None else listen[number]
@@ -111,10 +111,10 @@ def replica_set(
 
         def spawn() -> ProcessEngine:
             if cluster is None:
-                return ProcessEngine(settings, secret, tell, gpu=gpu, listen=path, transfer=transfer)
+                return ProcessEngine(settings, secret, tell, gpus=gpus, listen=path, transfer=transfer)
             from penstock.cluster.ray_engine import RayEngine
 
-            return RayEngine(settings, secret, cluster, tell, gpus=int(gpu is not None), transfer=transfer)
+            return RayEngine(settings, secret, cluster, tell, gpus=len(gpus), transfer=transfer)
 
         return Replica(spawn, source, emit, report=report, role=role)
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from penstock.flow import Frame, Reply, Start
 from penstock.flow.messages import FromEngine, Stop, ToEngine
 from penstock.flow.transfer import TransferSetup
 from penstock.settings import Settings, child_environment, to_wire
-from penstock.system.resources import only_gpu
+from penstock.system.resources import only_gpus
 
 STOP_GRACE_S = 5.0
 
@@ -38,12 +38,12 @@ class ProcessEngine(RemoteEngine):
         secret: bytes,
         on_phase: Callable[[str], None] | None = None,
         *,
-        gpu: int | None = None,
+        gpus: Sequence[int] = (),
         listen: Path | None = None,
         transfer: TransferSetup | None = None,
     ) -> None:
-        """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees. `listen`: where further
-        frontends find it. `transfer`: how it exchanges KV blocks with other engines."""
+        """`on_phase` is called with each phase of its start. `gpus`: those that it sees; none: all. `listen`: where
+        further frontends find it. `transfer`: how it exchanges KV blocks with other engines."""
         super().__init__(on_phase)
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
@@ -53,7 +53,7 @@ class ProcessEngine(RemoteEngine):
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.engine.worker", address],
                 stdin=subprocess.PIPE,
-                env=child_environment() | ({} if gpu is None else only_gpu(gpu)),
+                env=child_environment() | (only_gpus(gpus) if gpus else {}),
                 pass_fds=(write_end,),
                 process_group=0,  # out of reach of the terminal's Ctrl-C from the start
             )

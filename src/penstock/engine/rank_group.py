@@ -24,7 +24,7 @@ from penstock.errors import EngineDied
 from penstock.flow import Failure
 from penstock.flow.ranks import RankStart, RankWork
 from penstock.settings import Settings, child_environment, to_wire
-from penstock.system.resources import only_gpu
+from penstock.system.resources import only_gpus
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class RankProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.engine.rank_worker", address],
                 stdin=subprocess.PIPE,
-                env=child_environment() | (only_gpu(rank) if has_gpu else {}),
+                env=child_environment() | (only_gpus([rank]) if has_gpu else {}),
                 pass_fds=(write_end,),
                 process_group=0,
             )

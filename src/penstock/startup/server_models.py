@@ -254,7 +254,8 @@ class ServerModels:
         fractions: dict[int, float] = {}
         for share in shares if claim.on_gpu else ():
             own = share.settings.cache.memory_fraction or GPU_FRACTION
-            fractions[share.gpu or 0] = fractions.get(share.gpu or 0, 0.0) + own
+            for gpu in share.gpus or (0,):
+                fractions[gpu] = fractions.get(gpu, 0.0) + own
         return Resident(
             model,
             needed_bytes=0 if claim.on_gpu or self.cluster is not None else host_bytes_needed(claim),

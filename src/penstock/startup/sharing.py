@@ -39,10 +39,10 @@ class Machine(NamedTuple):
 
 
 class ReplicaShare(NamedTuple):
-    """The settings of one engine process, and the GPU it sees; None: it sees all."""
+    """The settings of one engine, and the GPUs it sees, one for each of its ranks; none: it sees all."""
 
     settings: Settings
-    gpu: int | None = None
+    gpus: tuple[int, ...] = ()
 
 
 def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[ReplicaShare]]:
@@ -53,8 +53,8 @@ def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[Replic
     places = [_place(claim, machine) for claim in claims]
     return [
         [
-            ReplicaShare(_with_share(claims, index, gpu, places, machine), gpu)
-            for gpu in (places[index] if claim.on_gpu else [None] * claim.replicas)
+            ReplicaShare(_with_share(claims, index, gpus, places, machine), gpus)
+            for gpus in (places[index] if claim.on_gpu else [()] * claim.replicas)
         ]
         for index, claim in enumerate(claims)
     ]
@@ -62,7 +62,8 @@ def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[Replic
 
 def share_cluster(claims: Sequence[Claim], node_cpus: Sequence[int]) -> list[list[ReplicaShare]]:
     """The same on a cluster, whose scheduler places each replica: it takes `threads` CPUs of a node, without that all
-    of the smallest; on a GPU one GPU and one CPU. `node_cpus`: of each node, fewest first. Raises InvalidSetting."""
+    of the smallest; on GPUs one for each of its ranks, and one CPU. `node_cpus`: of each node, fewest first. Raises
+    InvalidSetting."""
     shares = []
     for claim in claims:
         threads = claim.settings.engine.threads or (1 if claim.on_gpu else node_cpus[0] if node_cpus else 1)
@@ -73,20 +74,25 @@ def share_cluster(claims: Sequence[Claim], node_cpus: Sequence[int]) -> list[lis
                 param="threads",
             )
         settings = replace(claim.settings, engine=replace(claim.settings.engine, threads=threads))
-        shares.append([ReplicaShare(settings, 0 if claim.on_gpu else None)] * claim.replicas)
+        gpus = tuple(range(settings.engine.tensor_parallel)) if claim.on_gpu else ()
+        shares.append([ReplicaShare(settings, gpus)] * claim.replicas)
     return shares
 
 
 def _with_share(
-    claims: Sequence[Claim], index: int, gpu: int | None, places: Sequence[list[int]], machine: Machine
+    claims: Sequence[Claim],
+    index: int,
+    gpus: tuple[int, ...],
+    places: Sequence[list[tuple[int, ...]]],
+    machine: Machine,
 ) -> Settings:
     settings = claims[index].settings
-    if gpu is None:
+    if not gpus:
         threads = _threads(claims, index, machine)
         fraction = settings.cache.memory_fraction or _host_fraction(claims, index)
         settings = replace(settings, engine=replace(settings.engine, threads=threads))
     else:
-        fraction = _gpu_fraction(claims, index, gpu, places)
+        fraction = min(_gpu_fraction(claims, index, gpu, places) for gpu in gpus)
     return replace(settings, cache=replace(settings.cache, memory_fraction=fraction))
 
 
@@ -114,8 +120,8 @@ def _host_fraction(claims: Sequence[Claim], index: int) -> float:
     return min(ONE_HOST_FRACTION, HOST_FRACTION / engines)
 
 
-def _place(claim: Claim, machine: Machine) -> list[int]:
-    """The GPU of each replica."""
+def _place(claim: Claim, machine: Machine) -> list[tuple[int, ...]]:
+    """The GPUs of each replica."""
     if not claim.on_gpu:
         return []
     if claim.gpus and max(claim.gpus) >= machine.gpus:
@@ -123,10 +129,18 @@ def _place(claim: Claim, machine: Machine) -> list[int]:
             f"{claim.label}: gpus: there is no GPU {max(claim.gpus)}; the machine has {machine.gpus}", param="gpus"
         )
     gpus = claim.gpus or tuple(range(machine.gpus)) or (0,)
-    return [gpus[number % len(gpus)] for number in range(claim.replicas)]
+    ranks, count = claim.settings.engine.tensor_parallel, len(gpus)
+    if ranks > count:
+        raise InvalidSetting(
+            f"{claim.label}: tensor_parallel: {ranks} ranks need a GPU each, but the model has {count}: lower "
+            "tensor_parallel, or give it more gpus",
+            param="tensor_parallel",
+        )
+    first = [number * ranks for number in range(claim.replicas)]
+    return [tuple(gpus[place % count] for place in range(begin, begin + ranks)) for begin in first]
 
 
-def _gpu_fraction(claims: Sequence[Claim], index: int, gpu: int, places: Sequence[list[int]]) -> float:
+def _gpu_fraction(claims: Sequence[Claim], index: int, gpu: int, places: Sequence[list[tuple[int, ...]]]) -> float:
     claim = claims[index]
     alone = not claim.at_start and claim.settings.cache.memory_fraction is not None  # others make way for it
     engines = [
@@ -134,7 +148,7 @@ def _gpu_fraction(claims: Sequence[Claim], index: int, gpu: int, places: Sequenc
         for one, place in zip(claims, places, strict=True)
         if one is claim or (one.at_start and not alone)
         for where in place
-        if where == gpu
+        if gpu in where
     ]
     asked = sum(one.settings.cache.memory_fraction or 0.0 for one in engines)
     if asked > 1.0 + 1e-9:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,10 +32,10 @@ def gpu_count(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -
     return len(list((root / "proc/driver/nvidia/gpus").glob("*")))
 
 
-def only_gpu(index: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a child process that sees one of this process's GPUs."""
+def only_gpus(indices: Sequence[int], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a child process that sees some of this process's GPUs."""
     visible = [part.strip() for part in environ.get(VISIBLE_GPUS, "").split(",") if part.strip()]
-    return {VISIBLE_GPUS: visible[index] if index < len(visible) else str(index)}
+    return {VISIBLE_GPUS: ",".join(visible[index] if index < len(visible) else str(index) for index in indices)}
 
 
 def return_free_memory() -> None:

@@ -21,8 +21,8 @@ def threads(shares: list[list[ReplicaShare]]) -> list[list[int | None]]:
     return [[one.settings.engine.threads for one in model] for model in shares]
 
 
-def fractions(shares: list[list[ReplicaShare]]) -> list[list[tuple[int | None, float | None]]]:
-    return [[(one.gpu, one.settings.cache.memory_fraction) for one in model] for model in shares]
+def fractions(shares: list[list[ReplicaShare]]) -> list[list[tuple[tuple[int, ...], float | None]]]:
+    return [[(one.gpus, one.settings.cache.memory_fraction) for one in model] for model in shares]
 
 
 def test_one_engine_finds_out_by_itself() -> None:
@@ -50,7 +50,7 @@ def test_more_threads_than_cores() -> None:
 
 def test_gpus_and_their_memory() -> None:
     shares = share_machine([claim("a", on_gpu=True, replicas=2), claim("b", on_gpu=True, memory_fraction=0.3)], EIGHT)
-    assert fractions(shares) == [[(0, 0.6), (1, 0.9)], [(0, 0.3)]]
+    assert fractions(shares) == [[((0,), 0.6), ((1,), 0.9)], [((0,), 0.3)]]
     far = claim("a", on_gpu=True)._replace(gpus=(2,))
     with pytest.raises(InvalidSetting, match="a: gpus: there is no GPU 2; the machine has 2"):
         share_machine([far], EIGHT)
@@ -62,6 +62,16 @@ def test_gpus_and_their_memory() -> None:
         share_machine(greedy, EIGHT)
 
 
+def test_each_rank_has_a_gpu() -> None:
+    machine = EIGHT._replace(gpus=5)
+    wide = claim("a", on_gpu=True, replicas=2, tensor_parallel=2)
+    shares = share_machine([wide, claim("b", on_gpu=True)], machine)
+    assert fractions(shares) == [[((0, 1), 0.45), ((2, 3), 0.9)], [((0,), 0.45)]]
+    assert fractions(share_machine([wide._replace(gpus=(4, 1, 2))], machine)) == [[((4, 1), 0.45), ((2, 4), 0.45)]]
+    with pytest.raises(InvalidSetting, match="a: tensor_parallel: 2 ranks need a GPU each, but the model has 1"):
+        share_machine([wide._replace(gpus=(3,))], machine)
+
+
 def test_weights_that_do_not_fit_together() -> None:
     claims = [claim("a")._replace(weights_bytes=9 << 30), claim("b", kv_memory="8GiB")]
     with pytest.raises(OutOfMemory, match=r"a: model: .*17.00 GiB \(a 9.00 GiB, b 8.00 GiB\), but 16.00 GiB are free"):
@@ -69,9 +79,11 @@ def test_weights_that_do_not_fit_together() -> None:
 
 
 def test_a_replica_on_a_cluster_takes_its_threads_or_all_of_the_smallest_node() -> None:
-    shares = share_cluster([claim("a", replicas=2), claim("b", threads=3), claim("c", on_gpu=True)], [2, 8])
+    shares = share_cluster(
+        [claim("a", replicas=2), claim("b", threads=3), claim("c", on_gpu=True, tensor_parallel=2)], [2, 8]
+    )
     assert [[share.settings.engine.threads for share in one] for one in shares] == [[2, 2], [3], [1]]
-    assert [[share.gpu for share in one] for one in shares] == [[None, None], [None], [0]]
+    assert [[share.gpus for share in one] for one in shares] == [[(), ()], [()], [(0, 1)]]
 
 
 def test_no_node_of_the_cluster_has_so_many_cpus() -> None:
