@@ -106,6 +106,7 @@ def test_products_at_shard_shapes(name: str, world: int) -> None:
         exact += onto.float() if split == "columns" else 0.0
 
         def run(ranks: ThreadRanks, x: Tensor = x, onto: Tensor = onto) -> Tensor:
+            torch.cuda.set_device(0)  # of this thread
             ops = CudaRankOperations(CudaOperations(), ranks, vocabulary_parts(outs, world))
             if split == "rows":
                 own = halves.chunk(world, dim=1)[ranks.rank].reshape(-1, width).contiguous()

@@ -35,7 +35,7 @@ def not_run(asked: Question, device: Device) -> list[str]:
         found.append(f"A KV cache in {asked.kv} on {place}: Penstock has {', '.join(KV[kind])} there.")
     if asked.tensor_parallel > 1:
         found.append(
-            "Tensor parallelism: an engine of Penstock uses one GPU."
+            "Tensor parallelism: Penstock's has not been timed on several GPUs; what their links take is computed."
             if kind == "gpu"
             else "Tensor parallelism: Penstock splits a model over processes of one machine, which share its memory."
         )
