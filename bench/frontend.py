@@ -57,8 +57,8 @@ class Server:
         self.cores = set(cores[: (len(cores) + 1) // 2])
         others = ",".join(map(str, other_cores() if pinned else cores))
         env = {
-            **os.environ, "PYTHONPATH": os.pathsep.join((str(source), *sys.path)), "STUB_STEP_MS": str(step_ms), "STUB_CORES": others,
-            "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
+            **os.environ, "PYTHONPATH": os.pathsep.join((str(source), *sys.path)), "STUB_STEP_MS": str(step_ms),
+            "STUB_CORES": others, "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
             **({"STUB_REPLAY": "1"} if replay else {}),
         }  # fmt: skip
         log = tempfile.NamedTemporaryFile()  # noqa: SIM115
