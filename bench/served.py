@@ -1,6 +1,6 @@
 """What a server adds to a small model on a GPU: streams through several frontends, beside the engine alone.
 
-    python bench/served.py --tokenizer FOLDER [--frontends 4] [--streams 512] [--tokens 1000] [--json FILE]
+    python bench/served.py [--frontends 4] [--streams 512] [--tokens 1000] [--json FILE]
 
 The 0.6B shape of `bench/gpu.py` with random weights, greedy, all streams at once, as many tokens each, in turns:
 
@@ -9,8 +9,7 @@ served   streamed over HTTP to clients in several processes, which note when eac
          two events of a stream
 
 Tokens per second are those from the first token of all to the last one, the first token of each stream left out; alone,
-where nothing tells of single tokens, the time of one token each is taken off. `FOLDER` has a tokenizer.json and a
-chat_template.jinja; its vocabulary is filled up with made-up words, so that every token has a text.
+where nothing tells of single tokens, the time of one token each is taken off.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 import frontend
+import made_tokenizer
 from gpu import CONFIGS
 
 CONTEXT = 4096
-WORDS = 40  # of a prompt
+WORDS = 8  # of a prompt: 40 tokens
 
 ALONE = """
 import json, os, sys, time
@@ -55,17 +55,6 @@ for _ in range(2):
     first = seconds(1)
     print(json.dumps({"first_s": first, "all_s": seconds(tokens)}), flush=True)
 """
-
-
-def make_model(tokenizer: Path, folder: Path) -> None:
-    config = CONFIGS["0.6b"]
-    (folder / "config.json").write_text(json.dumps(config))
-    document = json.loads((tokenizer / "tokenizer.json").read_text())
-    vocabulary = document["model"]["vocab"]
-    used = {*vocabulary.values(), *(token["id"] for token in document.get("added_tokens", ()))}
-    vocabulary |= {f"Ġw{number}": number for number in range(config["vocab_size"]) if number not in used}
-    (folder / "tokenizer.json").write_text(json.dumps(document))
-    shutil.copy(tokenizer / "chat_template.jinja", folder)
 
 
 class Server(frontend.Server):
@@ -153,7 +142,6 @@ def served(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--tokenizer", type=Path, required=True)
     arguments.add_argument("--frontends", type=int, default=4)
     arguments.add_argument("--clients", type=int, default=4, help="processes")
     arguments.add_argument("--streams", type=int, default=512)
@@ -164,7 +152,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "shape"
         folder.mkdir()
-        make_model(options.tokenizer, folder)
+        (folder / "config.json").write_text(json.dumps(CONFIGS["0.6b"]))
+        made_tokenizer.write(folder, CONFIGS["0.6b"]["vocab_size"])
         by_itself = alone(folder, options)
         print("alone: tok/s", *(round(rate) for rate in by_itself), flush=True)
         found = served(folder, options)

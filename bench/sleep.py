@@ -1,11 +1,10 @@
 """How fast a served model on a GPU falls asleep and wakes, and whether it answers as before.
 
-    python bench/sleep.py --tokenizer FOLDER [--model 8b] [--rounds 4] [--json FILE]
+    python bench/sleep.py [--model 8b] [--rounds 4] [--json FILE]
 
-A server of the shape of `bench/gpu.py` with random weights, and `FOLDER`'s tokenizer.json. In each round: `POST
-/sleep`, the device's memory in use, `POST /wake_up`, and the greedy answer to a prompt, which must be the first one's.
-Then once more by `penstock sleep` and `penstock wake`, and once woken by the request alone. Times are those of a
-client.
+A server of the shape of `bench/gpu.py` with random weights. In each round: `POST /sleep`, the device's memory in use,
+`POST /wake_up`, and the greedy answer to a prompt, which must be the first one's. Then once more by `penstock sleep`
+and `penstock wake`, and once woken by the request alone. Times are those of a client.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import made_tokenizer
 from gpu import CONFIGS
 
 CLI = [sys.executable, "-c", "from penstock.cli import main; main()"]
@@ -105,7 +104,6 @@ def rounds(server: Server, model: str, count: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--tokenizer", type=Path, required=True)
     arguments.add_argument("--model", choices=CONFIGS, default="8b")
     arguments.add_argument("--rounds", type=int, default=4)
     arguments.add_argument("--json", type=Path)
@@ -114,7 +112,7 @@ def main() -> None:
         folder = Path(parent) / f"shape-{options.model}"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(CONFIGS[options.model]))
-        shutil.copy(options.tokenizer / "tokenizer.json", folder)
+        made_tokenizer.write(folder, CONFIGS[options.model]["vocab_size"])
         before = used_mib()
         start_s, server = timed(lambda: Server(folder, "--context", "20480"))
         print(f"{os.cpu_count()} cores; {before:.0f} MiB in use before; ready after {start_s:.1f} s", flush=True)

@@ -7,13 +7,15 @@ from torch import Tensor
 from penstock.kernels.cuda import rank_parts
 from penstock.kernels.interface import Activation
 from penstock.kernels.rank_ops import RankOperations
-from penstock.kernels.weight import Weight
+from penstock.kernels.weight import Form, Weight
 
 
 class CudaRankOperations(RankOperations):
     """Over `cuda_ops.CudaOperations`."""
 
     def _embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
+        if table.form is not Form.DENSE:
+            return super()._embed_own(tokens, first, table, scale)
         return rank_parts.embed(tokens, table.dense, first, scale)
 
     def _finished(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:

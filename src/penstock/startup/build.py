@@ -263,11 +263,15 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
 
 def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSource | None:
     """Reads what drafts tokens, so that all that is wrong with it is said before the model is loaded."""
-    how = settings.engine.speculate
-    if how == "off" or (how == "auto" and kind not in DRAFTING):
+    how, split = settings.engine.speculate, kind == "cuda" and settings.engine.tensor_parallel > 1
+    if how == "off" or (how == "auto" and (kind not in DRAFTING or split)):
         return None
     if kind not in DRAFTING:
         raise InvalidSetting(f"speculate: {how} does not run on a GPU yet, set off or auto", param="speculate")
+    if split:
+        raise InvalidSetting(
+            f"speculate: {how} does not run with tensor_parallel on GPUs yet, set off or auto", param="speculate"
+        )
     if kind == "torch" and how not in ("auto", "lookup"):
         raise InvalidSetting(
             f"speculate: {how} needs the native CPU kernels (dtype auto); this engine can draft by lookup",
