@@ -13,12 +13,12 @@ from penstock.kernels.weight import Form, Weight
 class CudaRankOperations(RankOperations):
     """Over `cuda_ops.CudaOperations`."""
 
-    def _embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
+    def embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
         if table.form is not Form.DENSE:
-            return super()._embed_own(tokens, first, table, scale)
+            return super().embed_own(tokens, first, table, scale)
         return rank_parts.embed(tokens, table.dense, first, scale)
 
-    def _finished(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:
+    def finish(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:
         if onto is None or activation is not None:
-            return super()._finished(y, bias, activation, onto)
+            return super().finish(y, bias, activation, onto)
         return rank_parts.add(y, bias, onto)

@@ -63,11 +63,11 @@ class RankOperations:
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         """`tokens` become those of rank 0, which has drawn or drafted some that no other rank knows."""
         self._ranks.hand_out(tokens)
-        vectors = self._embed_own(tokens, self._first, table, scale)
+        vectors = self.embed_own(tokens, self._first, table, scale)
         self._ranks.add_up(vectors)
         return vectors
 
-    def _embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
+    def embed_own(self, tokens: Tensor, first: int, table: Weight, scale: float) -> Tensor:
         """Zeros for tokens that are not in this rank's part, which begins with `first`."""
         own = tokens - first
         is_own = (own >= 0) & (own < table.shape[0])
@@ -83,9 +83,9 @@ class RankOperations:
             return self._ops.linear(x, linear, onto)
         y = self._ops.linear(x, Linear(weight, norm=norm))
         self._ranks.add_up(y)
-        return self._finished(y, bias, activation, onto)
+        return self.finish(y, bias, activation, onto)
 
-    def _finished(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:
+    def finish(self, y: Tensor, bias: Tensor | None, activation: Activation | None, onto: Tensor | None) -> Tensor:
         """What comes behind the sum over ranks."""
         if bias is not None:
             y += bias
