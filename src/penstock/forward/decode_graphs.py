@@ -15,7 +15,7 @@ between. All graphs share one memory pool and write their logits to the same pla
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +27,7 @@ from penstock.flow import Row
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cuda import sample
+from penstock.kernels.cuda.accept import write_tokens
 from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
@@ -48,30 +49,39 @@ class Captured:
     graph: torch.cuda.CUDAGraph
     filtered: torch.cuda.CUDAGraph
     full: torch.cuda.CUDAGraph
-    rows: Tensor  # [3, size] int64, written before each replay: slots, positions, drawn positions (0: draws none)
+    # [4, size] int64, written before each replay: slots, positions, drawn positions (0: draws none), masks
+    rows: Tensor
     hidden: Tensor  # [size, hidden]
 
 
 class Replayed(NamedTuple):
     """The results of a decode graph, of all tokens of a step's rows. `draw` overwrites logits and argmax."""
 
+    tokens: Tensor  # [tokens] int64: the inputs
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor  # [tokens, vocab] float32
-    argmax: Tensor  # [tokens] int64; that of a sampled row's last token is in its slot
+    argmax: Tensor  # [tokens] int64; those of a row's draws are in its slot, over its drafts
     draw: ReplayDraw  # samples all tokens and writes these to the slots instead
+    restore_drafts: Callable[[], None]  # writes the inputs to the slots again, where the graph has written its argmax
 
 
 class DecodeGraphs:
     """The CUDA graphs of steps with few tokens, and the tensors they share."""
 
     def __init__(
-        self, model: Model, pages: Sequence[Pages], slots: SlotTensors, sampler: CudaSampler, *, padding_slot: int
+        self,
+        model: Model,
+        pages: Sequence[Pages],
+        slots: SlotTensors,
+        sampler: CudaSampler,
+        *,
+        padding_slot: int,
+        most_rows: int,
     ) -> None:
-        """`padding_slot`, the last one, is the slot of padding rows. Its index is also the number of other slots, and
-        the most rows of a graph."""
+        """`padding_slot` is the slot of padding rows; `most_rows`: of a graph."""
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
         self._ops, self._tables, self._scratch = CudaOperations(), sampler.tables, sampler.scratch
-        self._sizes = [size for size in SIZES if size < padding_slot] + [padding_slot]
+        self._sizes = [size for size in SIZES if size < most_rows] + [most_rows]
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
@@ -138,11 +148,12 @@ class DecodeGraphs:
         sample.full(*work) if full else sample.filtered(*work, found=True)
 
     def _rows(self, size: int) -> Tensor:
-        return torch.tensor([[self._padding_slot] * size, [0] * size, [0] * size], device=self._tokens.device)
+        padding = [self._padding_slot] * size
+        return torch.tensor([padding, [0] * size, [0] * size, padding], device=self._tokens.device)
 
     def run(self, rows: Sequence[Row]) -> Replayed:
         """Replay the graph of these rows, for which `fits` is true."""
-        slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
+        slots, starts, counts, draws = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
         captured = self._captured[bisect_left(self._sizes, count)]
@@ -150,16 +161,26 @@ class DecodeGraphs:
         inputs[0] = self._padding_slot
         inputs[0, :count] = slots.repeat(counts)
         inputs[1, :count] = np.arange(count) + (starts + counts - ends).repeat(counts)
-        inputs[2, ends - 1] = (starts + counts) * sampled
+        is_drawn = np.arange(count) >= (ends - draws).repeat(counts)
+        inputs[2, :count] = (inputs[1, :count] + 1) * is_drawn
+        inputs[3] = inputs[0]
         put(captured.rows, inputs)
         captured.graph.replay()
-        drawn = self._drawn[:count]
+        drawn, has_drafts = self._drawn[:count], int(draws.max()) > 1
 
-        def draw(full: bool) -> Tensor:
+        def restore_drafts() -> None:
+            write_tokens(captured.rows, self._tokens, self._slots.tokens)
+
+        def draw(full: bool, masks: Sequence[int] | None) -> Tensor:
+            if masks is not None:
+                put(captured.rows[3, :count], np.array(masks))
+            if full and has_drafts:  # penalties read them
+                restore_drafts()
             (captured.full if full else captured.filtered).replay()
             return drawn
 
-        return Replayed(captured.hidden[:count], self._logits[:count], drawn, draw)
+        tokens, logits = self._tokens[:count], self._logits[:count]
+        return Replayed(tokens, captured.hidden[:count], logits, drawn, draw, restore_drafts)
 
     def _batch(self, rows: Tensor) -> Batch:
         size = rows.shape[1]

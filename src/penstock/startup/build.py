@@ -60,7 +60,7 @@ BACKENDS: dict[BackendKind, str] = {
     "native": "penstock.forward.native_backend",
     "cuda": "penstock.forward.cuda_startup",
 }
-DRAFTING: tuple[BackendKind, ...] = ("native", "torch")  # backends that draft tokens
+LOOKUP_ONLY: tuple[BackendKind, ...] = ("torch", "cuda")  # backends without draft models and heads
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 ADAPTER_MEMORY = "1GiB"  # a hundred adapters of rank 16 for a model of 135 million parameters
@@ -256,11 +256,9 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
 def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSource | None:
     """Reads what drafts tokens, so that all that is wrong with it is said before the model is loaded."""
     how = settings.engine.speculate
-    if how == "off" or (how == "auto" and kind not in DRAFTING):
+    if how == "off":
         return None
-    if kind not in DRAFTING:
-        raise InvalidSetting(f"speculate: {how} does not run on a GPU yet, set off or auto", param="speculate")
-    if kind == "torch" and how not in ("auto", "lookup"):
+    if kind in LOOKUP_ONLY and how not in ("auto", "lookup"):
         raise InvalidSetting(
             f"speculate: {how} needs the native CPU kernels (dtype auto); this engine can draft by lookup",
             param="speculate",

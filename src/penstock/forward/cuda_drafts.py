@@ -1,0 +1,95 @@
+"""Drafts of a CUDA backend, proposed on the host: it keeps a copy of the sequences, drafts are written to the slots,
+and the draws of a step come back with how many of them count.
+
+The scheduler plans no row that may get drafts before the last step of its sequence is settled, so the copy has all of
+its tokens when something is proposed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from penstock.flow import Admit, Row, StepResult
+from penstock.flow.step_costs import StepCosts
+from penstock.forward.accepted_draws import AcceptedDraws
+from penstock.forward.draft_audit import DraftAudit
+from penstock.kernels.arrays import Array
+from penstock.kernels.cuda.accept import write_tokens
+from penstock.kernels.upload import upload
+from penstock.speculate.drafter import AllowedLength, DraftedRows, Drafter
+from penstock.speculate.proposer import Proposer
+
+
+class DraftedStep(NamedTuple):
+    """A step that was launched."""
+
+    rows: list[Row]  # as they were computed
+    drafted: DraftedRows | None
+    draws: AcceptedDraws | None
+
+
+class CudaDrafts:
+    """One per backend."""
+
+    def __init__(
+        self,
+        slot_tokens: Tensor,
+        make: Callable[[Array], Proposer],
+        costs: StepCosts,
+        most_draws: int,
+        audit: float = 0.0,
+    ) -> None:
+        """`most_draws`: of a step with drafts. `audit`: the share of these that is computed again without."""
+        self._slot_tokens = slot_tokens
+        self._copy: Array = np.zeros(tuple(slot_tokens.shape), dtype=np.int32)
+        self._drafter = Drafter(make(self._copy), costs, self._copy, most_draws)
+        self._launched: deque[DraftedStep] = deque()
+        self._admitted: dict[int, int] = {}  # by slot: the number of the plan
+        self.audit = DraftAudit(audit) if audit else None
+
+    def admit(self, number: int, admits: Sequence[Admit]) -> None:
+        """Sequences that plan `number` admits."""
+        for admit in admits:
+            self._drafter.admit(admit)
+            self._copy[admit.slot, : len(admit.tokens)] = admit.tokens
+            self._admitted[admit.slot] = number
+
+    def draft(self, rows: Sequence[Row], allowed_length: AllowedLength) -> DraftedRows | None:
+        """The drafts are in their slots then. None: the step has none."""
+        drafted = self._drafter.draft(rows, allowed_length)
+        if drafted is not None:
+            self._write(drafted)
+        return drafted
+
+    def push(self, rows: list[Row], drafted: DraftedRows | None, draws: AcceptedDraws | None) -> None:
+        """A step was launched."""
+        self._launched.append(DraftedStep(rows, drafted, draws))
+
+    def settle(self, result: StepResult) -> None:
+        """Of the oldest step."""
+        step = self._launched.popleft()
+        for row, outcome in zip(step.rows, result.rows, strict=True):
+            if outcome.tokens and self._admitted.get(row.slot, 0) <= result.number:  # else the slot is another's by now
+                first = row.start + row.count - row.draws + 1
+                self._copy[row.slot, first : first + len(outcome.tokens)] = outcome.tokens
+        if step.drafted is not None and step.draws is not None:
+            self._drafter.settle(step.drafted, step.draws.kept.tolist())
+
+    def reset(self) -> None:
+        self._launched.clear()
+
+    def _write(self, drafted: DraftedRows) -> None:
+        entries = [
+            (row.slot, row.start + row.count - row.draws + 1 + place, token)
+            for row in drafted.rows
+            for place, token in enumerate(drafted.drafts.get(row.slot, ()))
+        ]
+        if len(entries) % 2:  # kernels expect each line to begin at a multiple of 16 bytes
+            entries.append(entries[-1])
+        lines = upload(np.array(entries, dtype=np.int64).T.copy(), self._slot_tokens.device)
+        write_tokens(lines, lines[2], self._slot_tokens)

@@ -1,0 +1,76 @@
+"""The CUDA backend on a CPU: kernels of inputs and draws in Triton's interpreter, the layers in torch operations, and
+graphs that run their work again. Needs TRITON_INTERPRET=1, and takes the place of the torch backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers import triton_device  # noqa: F401 - what the interpreter lacks
+from penstock.forward import chunk_graphs, cuda_backend, decode_graphs
+from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
+from penstock.forward.cuda_backend import CudaBackend
+from penstock.forward.loading import choose_cache_size
+from penstock.forward.memory import host_memory
+from penstock.forward.step_costs import step_costs
+from penstock.forward.torch_loading import allocate_pages, load_model
+from penstock.kernels.interface import Batch, BlockMap, Pages
+from penstock.kernels.torch_ops import TorchOperations
+from penstock.model.load_dense import TORCH_DTYPES
+from penstock.speculate.lookup import PromptLookup
+
+CPU = torch.device("cpu")
+
+
+class HostOperations(TorchOperations):
+    """Of batches whose lengths on the host are those of the capture."""
+
+    def attention(self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, **how: Any) -> Tensor:
+        starts, lengths = batch.starts.tolist(), batch.lengths.tolist()
+        own = replace(batch, host_starts=starts, host_lengths=lengths)
+        return super().attention(q, pages, block_map, own, **how)
+
+
+class RepeatedWork:
+    """In place of a CUDA graph."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work, self.made = work, work()
+
+    def replay(self) -> None:
+        made = self._work()
+        if isinstance(made, Tensor):
+            self.made.copy_(made)
+
+
+class RepeatedCapture:
+    """In place of `GraphCapture`."""
+
+    def capture(self, work: Callable[[], Any]) -> tuple[RepeatedWork, Any]:
+        graph = RepeatedWork(work)
+        return graph, graph.made
+
+
+def build(config: BackendConfig, grammars: Any, end_phase: EndPhase) -> BuiltBackend:
+    """As `forward.torch_backend.build`."""
+    for module in (chunk_graphs, cuda_backend, decode_graphs):
+        module.CudaOperations = HostOperations  # type: ignore[attr-defined]
+    model = load_model(config, CPU)
+    end_phase("weights")
+    size, drafts = choose_cache_size(config, host_memory()), config.drafts is not None
+    pages = allocate_pages(config.spec, size, TORCH_DTYPES[config.dtype], CPU)
+    slots = config.limits.max_sequences
+    backend = CudaBackend(model, pages, context=size.context, max_sequences=slots, grammars=grammars, drafts=drafts)
+    graphs = backend.graphs(config.limits.step_tokens)
+    if slots > 1:  # else steps run kernel by kernel
+        graphs.capture(RepeatedCapture())  # type: ignore[arg-type]
+    backend.use(graphs)
+    costs = None
+    if drafts:
+        costs = step_costs(backend, ("interpreted",), max_rows=slots, num_groups=len(config.spec.cache_groups))
+        backend.draft_with(PromptLookup, costs, config.audit)
+    return BuiltBackend(backend, model.num_bytes, size, costs)
