@@ -1,12 +1,13 @@
 """Speculation on one GPU: tokens per second with drafts and without, at an acceptance that is set.
 
     python bench/gpu_speculation.py [--model 8b] [--streams 1,8] [--context 512] [--tokens 256] [--drafts 4]
-                                    [--right 0.7] [--repetitions 3]
+                                    [--right 0.7] [--repetitions 3] [--head]
 
 Shapes and weights as of bench/gpu.py: random ones, which no proposer can guess. So drafts are random tokens, and which
 of them count is decided by a seeded coin in place of equality, after the full forward pass and all draws: what is
-measured is the price of the steps and of the host's work, as at this acceptance in earnest. Each way is measured
-several times, in turns; figures are medians.
+measured is the price of the steps and of the host's work, as at this acceptance in earnest. With --head they come from
+an EAGLE-1 head of random weights, a layer of the target's shape that drafts with the target's output head; without,
+they are free. Each way is measured several times, in turns; figures are medians.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import triton
 import triton.language as tl
+from msgspec.structs import replace
 from torch import Tensor
 
 import gpu
 from penstock import LLM, SamplingParams
 from penstock.flow import Admit, Row
-from penstock.forward import accepted_draws, cuda_startup
+from penstock.forward import accepted_draws, cuda_proposer, cuda_speculation
 from penstock.kernels.arrays import Array
 from penstock.kernels.cuda.accept import MOST_DRAWS
+from penstock.speculate.chain_proposer import ChainSource
+from penstock.speculate.heads.spec import ChainHeadSpec
+from penstock.speculate.heads.weights import ChainHeadWeights, LayerWeights, Projection
+from penstock.speculate.lookup import LookupSource
 from penstock.speculate.proposer import DraftRow, Proposal
+from penstock.startup import build
+from penstock.store.spec import ModelSpec
 from penstock.system.ownership import claim_process
 
 
@@ -86,9 +95,47 @@ class RandomDrafts:
         return [Proposal(random.choices(range(10, 100000), k=min(row.most, self._most))) for row in rows]
 
 
-def open_model(folder: str, drafts: int, **settings: Any) -> LLM:
-    cuda_startup.PromptLookup = lambda tokens: RandomDrafts(drafts)  # type: ignore[assignment,misc,attr-defined]
-    return LLM(folder, load_format="dummy", context=gpu.CONTEXT, device="cuda", speculate="lookup", **settings)
+def random_head(target: ModelSpec) -> ChainSource:
+    """An EAGLE-1 head: a layer like the target's, and its embedding and output head."""
+    drawn = np.random.default_rng(0).standard_normal(1 << 22).astype(np.float32)
+
+    def projection(rows: int, columns: int) -> Projection:
+        return Projection(np.resize(drawn, (rows, columns)) * np.float32(0.3 * columns**-0.5))
+
+    hidden, ffn = target.hidden_size, target.intermediate_size
+    q, kv = target.num_heads * target.head_dim, target.num_kv_heads * target.head_dim
+    layer = LayerWeights(
+        input_norm=None,
+        q=projection(q, hidden),
+        k=projection(kv, hidden),
+        v=projection(kv, hidden),
+        output=projection(hidden, q),
+        mlp_norm=np.ones(hidden, np.float32),
+        gate=projection(ffn, hidden),
+        up=projection(ffn, hidden),
+        down=projection(hidden, ffn),
+    )
+    layers = replace(target, num_layers=1, windows=())
+    spec = ChainHeadSpec(kind="eagle", layers=layers, target_hidden_size=hidden, draft_vocab_size=target.vocab_size)
+    return ChainSource(spec, ChainHeadWeights(fuse=projection(hidden, 2 * hidden), layers=(layer,)))
+
+
+class BoundedHead(cuda_proposer.HeadDrafts):
+    """With no more drafts than asked for on the command line."""
+
+    most = 4
+
+    def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
+        return super().propose([row._replace(most=min(row.most, self.most)) for row in rows])
+
+
+def open_model(folder: str, drafts: int, *, head: bool = False, **settings: Any) -> LLM:
+    cuda_speculation.PromptLookup = lambda tokens: RandomDrafts(drafts)  # type: ignore[assignment,misc,attr-defined]
+    BoundedHead.most = drafts
+    cuda_speculation.HeadDrafts = BoundedHead  # type: ignore[misc,attr-defined]
+    build.prepare_drafts = lambda how, files: random_head(files.spec) if head else LookupSource()  # type: ignore[attr-defined]
+    given = {"load_format": "dummy", "context": gpu.CONTEXT, "device": "cuda", "speculate": "lookup"}
+    return LLM(folder, **{**given, **settings})
 
 
 def generate(llm: LLM, prompts: list[list[int]], tokens: int, **params: Any) -> tuple[float, dict[str, Any]]:
@@ -137,13 +184,14 @@ def main() -> None:
     parser.add_argument("--drafts", type=int, default=4)
     parser.add_argument("--right", type=float, default=0.7)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--head", action="store_true", help="drafts of a head, its time counted in")
     options = parser.parse_args()
     claim_process()
     accepted_draws.accept = Coin(options.right)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(gpu.CONFIGS[options.model]))
         started = time.perf_counter()
-        with open_model(folder, options.drafts) as llm:
+        with open_model(folder, options.drafts, head=options.head) as llm:
             print(f"started in {time.perf_counter() - started:.1f} s", llm.facts["start_parts_s"], flush=True)
             for streams in map(int, options.streams.split(",")):
                 print(measure(llm, streams, options.context, options.tokens, options.repetitions), flush=True)

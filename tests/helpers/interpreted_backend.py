@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from helpers import triton_device  # noqa: F401 - what the interpreter lacks
-from penstock.forward import chunk_graphs, cuda_backend, decode_graphs
+from penstock.forward import chunk_graphs, cuda_backend, cuda_chain, cuda_draft_model, cuda_medusa, decode_graphs
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
 from penstock.forward.cuda_backend import CudaBackend
+from penstock.forward.cuda_speculation import load_proposer, start_drafting
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import host_memory
-from penstock.forward.step_costs import step_costs
 from penstock.forward.torch_loading import allocate_pages, load_model
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model.load_dense import TORCH_DTYPES
-from penstock.speculate.lookup import PromptLookup
 
 CPU = torch.device("cpu")
 
@@ -56,21 +55,22 @@ class RepeatedCapture:
 
 
 def build(config: BackendConfig, grammars: Any, end_phase: EndPhase) -> BuiltBackend:
-    """As `forward.torch_backend.build`."""
-    for module in (chunk_graphs, cuda_backend, decode_graphs):
+    """As `forward.cuda_startup.build`."""
+    for module in (chunk_graphs, cuda_backend, cuda_chain, cuda_draft_model, cuda_medusa, decode_graphs):
         module.CudaOperations = HostOperations  # type: ignore[attr-defined]
     model = load_model(config, CPU)
+    loaded = load_proposer(config, model, None)
     end_phase("weights")
-    size, drafts = choose_cache_size(config, host_memory()), config.drafts is not None
+    size = choose_cache_size(config, host_memory())
     pages = allocate_pages(config.spec, size, TORCH_DTYPES[config.dtype], CPU)
-    slots = config.limits.max_sequences
-    backend = CudaBackend(model, pages, context=size.context, max_sequences=slots, grammars=grammars, drafts=drafts)
+    slots, capture = config.limits.max_sequences, RepeatedCapture()
+    backend = CudaBackend(
+        model, pages, context=size.context, max_sequences=slots, grammars=grammars, drafts=config.drafts
+    )
     graphs = backend.graphs(config.limits.step_tokens)
-    if slots > 1:  # else steps run kernel by kernel
-        graphs.capture(RepeatedCapture())  # type: ignore[arg-type]
+    graphs.capture(capture)  # type: ignore[arg-type]
     backend.use(graphs)
     costs = None
-    if drafts:
-        costs = step_costs(backend, ("interpreted",), max_rows=slots, num_groups=len(config.spec.cache_groups))
-        backend.draft_with(PromptLookup, costs, config.audit)
+    if config.drafts is not None:
+        costs = start_drafting(config, backend, loaded, size, capture, weights_bytes=0, allocate=None)  # type: ignore[arg-type]
     return BuiltBackend(backend, model.num_bytes, size, costs)

@@ -19,16 +19,18 @@ from penstock.forward.chunk_graphs import ChunkGraphs
 from penstock.forward.cuda_drafts import CudaDrafts
 from penstock.forward.cuda_graphs import CudaGraphs
 from penstock.forward.cuda_inputs import gather
+from penstock.forward.cuda_proposer import DeviceHost, FollowedStep, HeadDrafts
 from penstock.forward.decode_graphs import DecodeGraphs, Replayed
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.readback import Readback
+from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
+from penstock.forward.taps import tapped_forward
 from penstock.forward.torch_audit import compare_draws
 from penstock.forward.torch_hidden_states import TorchHiddenStates
-from penstock.kernels.arrays import Array
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Pages, as_array
 from penstock.kernels.upload import upload
@@ -36,8 +38,9 @@ from penstock.sample.constraints import NO_DRAFTS
 from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.reference.draws import Draws
 from penstock.speculate.drafter import DraftedRows, draws_at, without_drafts
-from penstock.speculate.proposer import Proposer
+from penstock.speculate.proposer import DraftSource, Proposer
 from penstock.startup.preflight import readable
+from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
@@ -54,6 +57,7 @@ class Computed:
     hidden: Tensor
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
     tokens: Tensor  # [tokens] int64: the inputs
+    states: Tensor  # [tokens, width] of the taps of a draft head, or `hidden`
     replayed: Replayed | None = None  # of a step that ran as a decode graph
 
 
@@ -78,9 +82,9 @@ class CudaBackend:
         max_sequences: int,
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
-        drafts: bool = False,
+        drafts: DraftSource | None = None,
     ) -> None:
-        """`drafts`: rows get drafts later, by `draft_with`."""
+        """`drafts`: of those that rows get later, by `draft_with`."""
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, CudaOperations(), pages
         # One slot more than sequences: the padding rows of graphs use it.
@@ -88,21 +92,40 @@ class CudaBackend:
         self._memory = memory
         self._max_sequences = max_sequences
         # Of a decode graph, and draws of a step with drafts.
-        self._most_rows = max(max_sequences, LEAST_ROWS) if drafts else max_sequences
+        self._most_rows = max_sequences if drafts is None else max(max_sequences, LEAST_ROWS)
+        self._taps = None if drafts is None else drafts.taps
         self._graphs: CudaGraphs | None = None
-        self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens, self._most_rows if drafts else 0)
+        self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens, 0 if drafts is None else self._most_rows)
         self._drafts: CudaDrafts | None = None
+        self._head: HeadDrafts | None = None  # follows each step
         self._outputs = StepOutputs(spec.vocab_size, grammars)
 
-    def draft_with(self, make: Callable[[Array], Proposer], costs: StepCosts, audit: float = 0.0) -> None:
-        """Rows get drafts from now on. `make` is given the tokens of the slots, on the host. `audit`: the share of
-        steps with drafts that are computed again without."""
-        self._drafts = CudaDrafts(self._slots.tokens, make, costs, self._most_rows, audit)
+    def draft_with(self, make: Callable[[SlotArrays], Proposer], costs: StepCosts, audit: float = 0.0) -> None:
+        """Rows get drafts from now on. `make` is given a copy of the slots on the host. `audit`: the share of steps
+        with drafts that are computed again without."""
+        self._drafts = CudaDrafts(self._slots, make, costs, self._most_rows, audit)
+
+    def follow_with(self, head: HeadDrafts) -> None:
+        """It follows each step from now on."""
+        self._head = head
+
+    def device_host(self, context: int, allocate_pages: Callable[[ModelSpec], list[Pages]]) -> DeviceHost:
+        """For a proposer on the device."""
+        assert self._graphs is not None
+        return DeviceHost(
+            context=context,
+            slots=self._slots,
+            sampler=self._sampler,
+            padding_slot=self._max_sequences,
+            decode=self._graphs.decode,
+            has_constraint=self._outputs.has_constraint,
+            allocate_pages=allocate_pages,
+        )
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         if self._drafts is not None:
-            self._drafts.admit(plan.number, plan.admits)
+            self._drafts.apply(plan)
         self._slots.apply(plan.admits, plan.extends)
         for admit in plan.admits:
             self._sampler.admit(admit)
@@ -126,6 +149,7 @@ class CudaBackend:
             step = LaunchedStep(plan.number, rows, tokens, draws, prompts, pooled)
             if self._drafts is not None:
                 self._drafts.push(rows, None, None)
+            self._follow(rows, computed, None)
         self._outputs.push(step)
 
     def collect(self) -> StepResult:
@@ -174,6 +198,7 @@ class CudaBackend:
                 self._sampler,
                 padding_slot=self._max_sequences,
                 most_rows=self._most_rows,
+                taps=self._taps or (),
             ),
             ChunkGraphs(self._model, self._pages, step_tokens),
         )
@@ -196,11 +221,17 @@ class CudaBackend:
         assert draws is not None
         accepted = AcceptedDraws(rows, draws.tokens, computed.tokens)
         drafts.push(rows, drafted, accepted)
+        self._follow(rows, computed, accepted.on_device)
         audit = (0, 0)
         if drafts.audit is not None and before is not None:
             audit = self._compare(drafts.audit, rows, draws, accepted, before)
         kept, tokens = accepted.kept, accepted.tokens
         return LaunchedStep(0, rows, tokens, draws, {}, None, kept, drafted.drafts, audit)
+
+    def _follow(self, rows: list[Row], computed: Computed, kept: Tensor | None) -> None:
+        if self._head is not None:
+            size = None if computed.replayed is None else computed.replayed.size
+            self._head.follow_step(FollowedStep(rows, computed.states, computed.starts, size, kept))
 
     def _compare(
         self, audit: DraftAudit, rows: list[Row], draws: Draws, accepted: AcceptedDraws, logits: Tensor
@@ -224,20 +255,26 @@ class CudaBackend:
         graphs = self._graphs
         if graphs is not None and graphs.decode.fits(rows):
             replayed = graphs.decode.run(rows)
-            return Computed(replayed.hidden, _starts(row.count for row in rows), replayed.tokens, replayed)
-        inputs = graphs.chunks.inputs(sum(row.count for row in rows)) if graphs is not None else None
+            starts: Sequence[int] = _starts(row.count for row in rows)
+            return Computed(replayed.hidden, starts, replayed.tokens, replayed.states, replayed)
+        inputs = None
+        if graphs is not None and not self._taps:
+            inputs = graphs.chunks.inputs(sum(row.count for row in rows))
         batch = gather(rows, self._slots, inputs)
-        starts: Sequence[int] = batch.host_starts
+        starts = batch.host_starts
         if graphs is not None and inputs is not None:
-            return Computed(graphs.chunks.run(batch), starts, batch.tokens)
+            hidden = graphs.chunks.run(batch)
+            return Computed(hidden, starts, batch.tokens, hidden)
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
-        if batch.num_single < batch.num_rows and not self._outputs.needs_hidden(rows):
+        reads_all = self._outputs.needs_hidden(rows) or (self._head is not None and self._head.reads_all)
+        if batch.num_single < batch.num_rows and not reads_all:
             if any(row.draws > 1 for row in rows):
                 drawn_at = upload(_drawn_at(rows, starts), batch.tokens.device)
                 batch, starts = replace(batch, logits_indices=drawn_at), _starts(row.draws for row in rows)
             else:
                 batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
-        return Computed(self._model.forward(self._ops, batch, self._pages), starts, batch.tokens)
+        hidden, states = tapped_forward(self._model, self._ops, batch, self._pages, self._taps)
+        return Computed(hidden, starts, batch.tokens, states)
 
     def _drawn_logits(self, rows: Sequence[Row], computed: Computed) -> Tensor:
         """[draws, vocab], in order."""

@@ -1,5 +1,5 @@
-"""Drafts of a CUDA backend, proposed on the host: it keeps a copy of the sequences, drafts are written to the slots,
-and the draws of a step come back with how many of them count.
+"""Drafts of a CUDA backend: a copy of the slots on the host, for proposers that read it and for what decides how much
+is drafted; and the steps whose draws come back with how many of them count.
 
 The scheduler plans no row that may get drafts before the last step of its sequence is settled, so the copy has all of
 its tokens when something is proposed.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from penstock.flow import Admit, Row, StepResult
+from penstock.flow import Row, StepPlan, StepResult
 from penstock.flow.step_costs import StepCosts
 from penstock.forward.accepted_draws import AcceptedDraws
 from penstock.forward.draft_audit import DraftAudit
-from penstock.kernels.arrays import Array
+from penstock.forward.slot_arrays import SlotArrays
+from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cuda.accept import write_tokens
 from penstock.kernels.upload import upload
 from penstock.speculate.drafter import AllowedLength, DraftedRows, Drafter
@@ -38,31 +38,35 @@ class CudaDrafts:
 
     def __init__(
         self,
-        slot_tokens: Tensor,
-        make: Callable[[Array], Proposer],
+        slots: SlotTensors,
+        make: Callable[[SlotArrays], Proposer],
         costs: StepCosts,
         most_draws: int,
         audit: float = 0.0,
     ) -> None:
-        """`most_draws`: of a step with drafts. `audit`: the share of these that is computed again without."""
-        self._slot_tokens = slot_tokens
-        self._copy: Array = np.zeros(tuple(slot_tokens.shape), dtype=np.int32)
-        self._drafter = Drafter(make(self._copy), costs, self._copy, most_draws)
+        """`make` is given the copy of the slots. `most_draws`: of a step with drafts. `audit`: the share of these that
+        is computed again without."""
+        self._slot_tokens = slots.tokens
+        count, width = slots.tokens.shape
+        self._copy = SlotArrays(count, width - 1, slots.block_size, len(slots.tables))
+        proposer = make(self._copy)
+        self._on_device = proposer.computes  # then drafts are in the slots when they are proposed
+        self._drafter = Drafter(proposer, costs, self._copy.tokens, most_draws)
         self._launched: deque[DraftedStep] = deque()
         self._admitted: dict[int, int] = {}  # by slot: the number of the plan
         self.audit = DraftAudit(audit) if audit else None
 
-    def admit(self, number: int, admits: Sequence[Admit]) -> None:
-        """Sequences that plan `number` admits."""
-        for admit in admits:
+    def apply(self, plan: StepPlan) -> None:
+        """Write the changes of a plan."""
+        for admit in plan.admits:
             self._drafter.admit(admit)
-            self._copy[admit.slot, : len(admit.tokens)] = admit.tokens
-            self._admitted[admit.slot] = number
+            self._admitted[admit.slot] = plan.number
+        self._copy.apply(plan.admits, plan.extends)
 
     def draft(self, rows: Sequence[Row], allowed_length: AllowedLength) -> DraftedRows | None:
         """The drafts are in their slots then. None: the step has none."""
         drafted = self._drafter.draft(rows, allowed_length)
-        if drafted is not None:
+        if drafted is not None and not self._on_device:
             self._write(drafted)
         return drafted
 
@@ -76,7 +80,7 @@ class CudaDrafts:
         for row, outcome in zip(step.rows, result.rows, strict=True):
             if outcome.tokens and self._admitted.get(row.slot, 0) <= result.number:  # else the slot is another's by now
                 first = row.start + row.count - row.draws + 1
-                self._copy[row.slot, first : first + len(outcome.tokens)] = outcome.tokens
+                self._copy.tokens[row.slot, first : first + len(outcome.tokens)] = outcome.tokens
         if step.drafted is not None and step.draws is not None:
             self._drafter.settle(step.drafted, step.draws.kept.tolist())
 

@@ -18,18 +18,18 @@ from penstock.flow.step_costs import StepCosts
 from penstock.forward.accepted_draws import run_uncaptured
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
+from penstock.forward.cuda_speculation import load_proposer, start_drafting
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
-from penstock.forward.step_costs import step_costs
 from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
 from penstock.model.weights.dummy_tensors import BlankSource
-from penstock.speculate.lookup import PromptLookup
+from penstock.speculate.proposer import DraftSource
 from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
 from penstock.store.spec import ModelSpec
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 # Tokens of a step that launches the same kernels as the largest, but does not use the attention of cuDNN, which takes a
 # second to initialise on a machine where it never ran.
 SHORT = 1024
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # of the steps whose cost is measured for speculation
 
 
 class StepSizes(NamedTuple):
@@ -65,14 +64,15 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device, drafts=config.drafts is not None)
+        precompile(precompiler, spec, sizes, dtype=dtype, device=device, drafts=config.drafts)
         end_phase("kernels noted")
         memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
+        loaded = load_proposer(config, model, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
-    capture = run_largest_steps(model, sizes, dtype=dtype, drafts=config.drafts is not None)
+    capture = run_largest_steps(model, sizes, dtype=dtype, drafts=config.drafts)
     end_phase("rehearsal")
     size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
     pages = allocate_pages(spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
@@ -83,23 +83,18 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         max_sequences=limits.max_sequences,
         grammars=grammars,
         memory=memory,
-        drafts=config.drafts is not None,
+        drafts=config.drafts,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
     end_phase("graphs")
     costs: StepCosts | None = None
     if config.drafts is not None:
-        costs = _step_costs(config, backend, model.num_bytes)
-        backend.draft_with(PromptLookup, costs, config.audit)
-        end_phase("step costs")
+        allocate = memory and memory.kv.empty
+        num_bytes = model.num_bytes
+        costs = start_drafting(config, backend, loaded, size, capture, weights_bytes=num_bytes, allocate=allocate)
+        end_phase("speculation")
     return BuiltBackend(backend, model.num_bytes, size, costs)
-
-
-def _step_costs(config: BackendConfig, backend: CudaBackend, weights_bytes: int) -> StepCosts:
-    what = (config.files.name, weights_bytes, torch.cuda.get_device_name(), config.dtype)
-    groups = len(config.spec.cache_groups)
-    return step_costs(backend, what, max_rows=config.limits.max_sequences, num_groups=groups, sizes=ROWS)
 
 
 def precompile(
@@ -109,7 +104,7 @@ def precompile(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    drafts: bool = False,
+    drafts: DraftSource | None = None,
 ) -> None:
     """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
     if not can_defer_compilation():
@@ -127,7 +122,7 @@ def _find_kernels(
     sizes: StepSizes,
     dtype: torch.dtype,
     device: torch.device,
-    drafts: bool,
+    drafts: DraftSource | None,
 ) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
@@ -139,14 +134,16 @@ def _find_kernels(
     with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
         backend.graphs(sizes.step_tokens).decode.run_uncaptured()
-        if drafts:
+        if drafts is not None:
             run_uncaptured(device)
     if precompiler.is_compiling:  # meanwhile libraries are initialised for `run_largest_steps`
         with precompiler.collecting():
             _run_steps(backend, model, sizes, largest)
 
 
-def run_largest_steps(model: Model, sizes: StepSizes, *, dtype: torch.dtype, drafts: bool = False) -> GraphCapture:
+def run_largest_steps(
+    model: Model, sizes: StepSizes, *, dtype: torch.dtype, drafts: DraftSource | None = None
+) -> GraphCapture:
     """Runs the largest steps over a cache of nothing but block 0, and captures the largest graphs. The result keeps the
     memory of the graphs to come."""
     capture = GraphCapture()
@@ -179,7 +176,9 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
     backend.use(graphs)
 
 
-def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, drafts: bool) -> CudaBackend:
+def _backend(
+    model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, drafts: DraftSource | None
+) -> CudaBackend:
     groups = len(model.spec.cache_groups)
     pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
     return CudaBackend(model, pages, context=sizes.context, max_sequences=sizes.max_sequences, drafts=drafts)

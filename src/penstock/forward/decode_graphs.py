@@ -25,7 +25,8 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.graph_capture import GraphCapture
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.slot_tensors import SlotRows
+from penstock.forward.taps import tapped_forward
 from penstock.kernels.cuda import sample
 from penstock.kernels.cuda.accept import write_tokens
 from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
@@ -33,6 +34,7 @@ from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
 from penstock.sample.cuda_sampler import CudaSampler, ReplayDraw
+from penstock.speculate.proposer import Taps
 
 if TYPE_CHECKING:
     from penstock.forward.backend import Model
@@ -52,6 +54,7 @@ class Captured:
     # [4, size] int64, written before each replay: slots, positions, drawn positions (0: draws none), masks
     rows: Tensor
     hidden: Tensor  # [size, hidden]
+    states: Tensor  # [size, width] of the taps, or `hidden`
 
 
 class Replayed(NamedTuple):
@@ -59,6 +62,8 @@ class Replayed(NamedTuple):
 
     tokens: Tensor  # [tokens] int64: the inputs
     hidden: Tensor  # [tokens, hidden]
+    states: Tensor  # [tokens, width]: what a draft head reads
+    size: int  # of the graph
     logits: Tensor  # [tokens, vocab] float32
     argmax: Tensor  # [tokens] int64; those of a row's draws are in its slot, over its drafts
     draw: ReplayDraw  # samples all tokens and writes these to the slots instead
@@ -72,13 +77,15 @@ class DecodeGraphs:
         self,
         model: Model,
         pages: Sequence[Pages],
-        slots: SlotTensors,
+        slots: SlotRows,
         sampler: CudaSampler,
         *,
         padding_slot: int,
         most_rows: int,
+        taps: Taps = (),
     ) -> None:
-        """`padding_slot` is the slot of padding rows; `most_rows`: of a graph."""
+        """`padding_slot` is the slot of padding rows; `most_rows`: of a graph. `taps`: of a draft head."""
+        self.most_rows, self._taps = most_rows, taps
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
         self._ops, self._tables, self._scratch = CudaOperations(), sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < most_rows] + [most_rows]
@@ -89,7 +96,7 @@ class DecodeGraphs:
             torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
         )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
-        self._logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
+        self.logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -129,22 +136,26 @@ class DecodeGraphs:
             return capture.capture(lambda: self._draw(rows, full=full))[0]
 
         self._compute(rows)  # first: compilation and loading must not be captured
-        graph, hidden = capture.capture(lambda: self._compute(rows))
-        return Captured(graph, draws(full=False), draws(full=True), rows, hidden)
+        graph, (hidden, states) = capture.capture(lambda: self._compute(rows))
+        return Captured(graph, draws(full=False), draws(full=True), rows, hidden, states)
+
+    def captured(self) -> list[tuple[int, Tensor, Tensor]]:
+        """Of each graph: its size, and the rows and states of a replay."""
+        return [(one.rows.shape[1], one.rows, one.states) for one in reversed(self._captured)]
 
     @torch.inference_mode()
-    def _compute(self, rows: Tensor) -> Tensor:
-        model, logits = self._model, self._logits[: rows.shape[1]]
-        hidden = model.forward(self._ops, self._batch(rows), self._pages)
+    def _compute(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        model, logits = self._model, self.logits[: rows.shape[1]]
+        hidden, states = tapped_forward(model, self._ops, self.batch(rows), self._pages, self._taps)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
         sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
-        return hidden
+        return hidden, states
 
     @torch.inference_mode()
     def _draw(self, rows: Tensor, *, full: bool) -> None:
         """After `_compute`."""
         count = rows.shape[1]
-        work = self._logits[:count], rows, self._tables, self._scratch, self._drawn[:count]
+        work = self.logits[:count], rows, self._tables, self._scratch, self._drawn[:count]
         sample.full(*work) if full else sample.filtered(*work, found=True)
 
     def _rows(self, size: int) -> Tensor:
@@ -179,10 +190,19 @@ class DecodeGraphs:
             (captured.full if full else captured.filtered).replay()
             return drawn
 
-        tokens, logits = self._tokens[:count], self._logits[:count]
-        return Replayed(tokens, captured.hidden[:count], logits, drawn, draw, restore_drafts)
+        return Replayed(
+            tokens=self._tokens[:count],
+            hidden=captured.hidden[:count],
+            states=captured.states[:count],
+            size=len(captured.hidden),
+            logits=self.logits[:count],
+            argmax=drawn,
+            draw=draw,
+            restore_drafts=restore_drafts,
+        )
 
-    def _batch(self, rows: Tensor) -> Batch:
+    def batch(self, rows: Tensor) -> Batch:
+        """The inputs of `rows` [2 or more, n]: slots and positions, of a token each."""
         size = rows.shape[1]
         tokens, positions, lengths = self._tokens[:size], self._positions[:size], self._lengths[:size]
         maps = tuple(BlockMap(whole.tables[:size], whole.targets[:size]) for whole in self._maps)

@@ -39,8 +39,11 @@ class CudaSampler:
         self.inspects = self._requests.inspects
         self._tokens, self._device = tokens, tokens.device
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
-        self.tables = SamplingTables.blank(tokens, self._hashes, MAX_BIASES, most_draws)
+        self.tables = SamplingTables.blank(tokens, self._hashes, MAX_BIASES, most_draws + 1 if most_draws else 0)
         self.scratch = DrawScratch.of(max(len(tokens), most_draws), vocab_size, self._device)
+        self.no_mask = len(self.tables.allowed) - 1  # the row that allows all tokens, where there are drafts
+        if most_draws:
+            self.tables.allowed[self.no_mask] = -1
         # Requests that are not on the device yet: steps of greedy draws alone do not read them.
         self._unwritten: dict[int, SlotRequest] = {}
         self._adjusted: set[int] = set()  # slots whose logits change before the draw
@@ -83,6 +86,14 @@ class CudaSampler:
         if not self._adjusted.isdisjoint(slots):
             self._write_masks(slots, positions, constraints)
         return self.draw_again(logits, slots, positions, self.mask_rows(slots, constraints), replay)
+
+    def begin_drafts(self, slots: Sequence[int]) -> bool:
+        """Before drafts are drawn as the requests in these slots ask for. Whether all take the token of the largest
+        logit."""
+        if self.argmax_only(slots):
+            return True
+        self._write_params()
+        return False
 
     def mask_rows(self, slots: Sequence[int], constraints: StepConstraints | None) -> list[int] | None:
         """Which mask each row takes. None: that of its slot."""

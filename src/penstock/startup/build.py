@@ -60,7 +60,6 @@ BACKENDS: dict[BackendKind, str] = {
     "native": "penstock.forward.native_backend",
     "cuda": "penstock.forward.cuda_startup",
 }
-LOOKUP_ONLY: tuple[BackendKind, ...] = ("torch", "cuda")  # backends without draft models and heads
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 ADAPTER_MEMORY = "1GiB"  # a hundred adapters of rank 16 for a model of 135 million parameters
@@ -258,9 +257,9 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
     how = settings.engine.speculate
     if how == "off":
         return None
-    if kind in LOOKUP_ONLY and how not in ("auto", "lookup"):
+    if kind == "torch" and how not in ("auto", "lookup"):
         raise InvalidSetting(
-            f"speculate: {how} needs the native CPU kernels (dtype auto); this engine can draft by lookup",
+            f"speculate: {how} needs the native CPU kernels (dtype auto) or a GPU; this engine can draft by lookup",
             param="speculate",
         )
     return prepare_drafts("lookup" if how == "auto" else how, files)
