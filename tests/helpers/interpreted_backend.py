@@ -11,12 +11,22 @@ import torch
 from torch import Tensor
 
 from helpers import triton_device  # noqa: F401 - what the interpreter lacks
-from penstock.forward import chunk_graphs, cuda_backend, cuda_chain, cuda_draft_model, cuda_medusa, decode_graphs
+from penstock.forward import (
+    accepted_draws,
+    chunk_graphs,
+    cuda_backend,
+    cuda_chain,
+    cuda_draft_model,
+    cuda_medusa,
+    cuda_proposer,
+    decode_graphs,
+)
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
 from penstock.forward.cuda_backend import CudaBackend
 from penstock.forward.cuda_speculation import load_proposer, start_drafting
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import host_memory
+from penstock.forward.readback import Readback
 from penstock.forward.torch_loading import allocate_pages, load_model
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.torch_ops import TorchOperations
@@ -41,9 +51,21 @@ class RepeatedWork:
         self._work, self.made = work, work()
 
     def replay(self) -> None:
-        made = self._work()
-        if isinstance(made, Tensor):
-            self.made.copy_(made)
+        for before, made in zip(_tensors(self.made), _tensors(self._work()), strict=True):
+            before.copy_(made)
+
+
+def _tensors(made: Any) -> tuple[Tensor, ...]:
+    if isinstance(made, tuple):
+        return made
+    return () if made is None else (made,)
+
+
+class Copied(Readback):
+    """What is read back from a CPU would else be the tensor itself, which later steps write to."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__(values.clone())
 
 
 class RepeatedCapture:
@@ -58,6 +80,8 @@ def build(config: BackendConfig, grammars: Any, end_phase: EndPhase) -> BuiltBac
     """As `forward.cuda_startup.build`."""
     for module in (chunk_graphs, cuda_backend, cuda_chain, cuda_draft_model, cuda_medusa, decode_graphs):
         module.CudaOperations = HostOperations  # type: ignore[attr-defined]
+    for reading in (accepted_draws, cuda_backend, cuda_proposer):
+        reading.Readback = Copied  # type: ignore[attr-defined]
     model = load_model(config, CPU)
     loaded = load_proposer(config, model, None)
     end_phase("weights")

@@ -33,7 +33,7 @@ def _keep(source, kept, places, target, count, width, COLUMNS: tl.constexpr, OVE
     wait(OVERLAP)
     row = tl.program_id(0)
     slot = tl.load(places + row)
-    at = tl.load(places + count + row) + tl.load(kept + row) - 1
+    at = tl.load(places + count + row) + tl.maximum(tl.load(kept + row), 1) - 1
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     values = tl.load(source + at * width + column, mask=column < width)
     tl.store(target + slot * width + column, values, mask=column < width)
@@ -98,7 +98,7 @@ def next_tokens(rows: Tensor, slot_tokens: Tensor, tokens: Tensor) -> None:
 
 
 def keep_rows(source: Tensor, kept: Tensor, places: Tensor, target: Tensor) -> None:
-    """target[slot] = source[first + kept - 1], of each row. `places` [2, rows] int64: slots, firsts; `kept` [rows]
+    """target[slot] = source[first + kept - 1], of each row; of one that draws none, source[first]. `places` [2, rows] int64: slots, firsts; `kept` [rows]
     int32; source and target [.., width] of the same type."""
     count, width = places.shape[1], source.shape[1]
     arguments = source, kept, places, target, count, width
