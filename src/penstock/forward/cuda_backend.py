@@ -37,7 +37,7 @@ from penstock.kernels.upload import upload
 from penstock.sample.constraints import NO_DRAFTS
 from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.reference.draws import Draws
-from penstock.speculate.drafter import DraftedRows, draws_at, without_drafts
+from penstock.speculate.drafter import DraftedRows, Drafter, draws_at, without_drafts
 from penstock.speculate.proposer import DraftSource, Proposer
 from penstock.startup.preflight import readable
 from penstock.store.spec import ModelSpec
@@ -100,10 +100,16 @@ class CudaBackend:
         self._head: HeadDrafts | None = None  # follows each step
         self._outputs = StepOutputs(spec.vocab_size, grammars)
 
-    def draft_with(self, make: Callable[[SlotArrays], Proposer], costs: StepCosts, audit: float = 0.0) -> None:
-        """Rows get drafts from now on. `make` is given a copy of the slots on the host. `audit`: the share of steps
-        with drafts that are computed again without."""
-        self._drafts = CudaDrafts(self._slots, make, costs, self._most_rows, audit)
+    def copy_of_slots(self) -> SlotArrays:
+        """On the host, empty: for `draft_with`."""
+        tokens, tables = self._slots.tokens, self._slots.tables
+        return SlotArrays(len(tokens), tokens.shape[1] - 1, self._slots.block_size, len(tables))
+
+    def draft_with(self, proposer: Proposer, copy: SlotArrays, costs: StepCosts, audit: float = 0.0) -> None:
+        """Rows get drafts from now on. `copy` of the slots is kept up to date for the proposer. `audit`: the share of
+        steps with drafts that are computed again without."""
+        drafter = Drafter(proposer, costs, copy.tokens, self._most_rows)
+        self._drafts = CudaDrafts(self._slots.tokens, copy, drafter, on_device=proposer.computes, audit=audit)
 
     def follow_with(self, head: HeadDrafts) -> None:
         """It follows each step from now on."""

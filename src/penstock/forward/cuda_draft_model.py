@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.flow import Admit, Row
 from penstock.forward.cuda_inputs import gather
-from penstock.forward.cuda_proposer import MOST_DRAFTS, SIZES, DeviceHost
+from penstock.forward.cuda_proposer import MOST_DRAFTS, SIZES, DeviceHost, shortest
 from penstock.forward.decode_graphs import DecodeGraphs
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.slot_arrays import SlotArrays
@@ -92,6 +92,16 @@ class DraftModelOnDevice:
         collect_drafts(places_, self._zeros, self._slots.tokens, drafts)
         found: list[list[int]] = drafts.tolist()
         return [Proposal(tokens[: row.most]) for tokens, row in zip(found, rows, strict=True)]
+
+    def draft_seconds(self) -> float:
+        """Of one more draft."""
+        row = Row(self._host.padding_slot, 1, 1, 1)
+
+        def draft() -> None:
+            self._run([row])
+            self._slots.tokens[row.slot, 2].item()
+
+        return shortest(draft)
 
     def _catch_up(self, rows: Sequence[DraftRow], behind: list[int]) -> None:
         """Until the rest of all rows, up to their newest token, is one step."""

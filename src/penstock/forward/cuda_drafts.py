@@ -8,21 +8,19 @@ its tokens when something is proposed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from penstock.flow import Row, StepPlan, StepResult
-from penstock.flow.step_costs import StepCosts
 from penstock.forward.accepted_draws import AcceptedDraws
 from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.slot_arrays import SlotArrays
-from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cuda.accept import write_tokens
 from penstock.kernels.upload import upload
 from penstock.speculate.drafter import AllowedLength, DraftedRows, Drafter
-from penstock.speculate.proposer import Proposer
 
 
 class DraftedStep(NamedTuple):
@@ -37,21 +35,11 @@ class CudaDrafts:
     """One per backend."""
 
     def __init__(
-        self,
-        slots: SlotTensors,
-        make: Callable[[SlotArrays], Proposer],
-        costs: StepCosts,
-        most_draws: int,
-        audit: float = 0.0,
+        self, slot_tokens: Tensor, copy: SlotArrays, drafter: Drafter, *, on_device: bool, audit: float = 0.0
     ) -> None:
-        """`make` is given the copy of the slots. `most_draws`: of a step with drafts. `audit`: the share of these that
-        is computed again without."""
-        self._slot_tokens = slots.tokens
-        count, width = slots.tokens.shape
-        self._copy = SlotArrays(count, width - 1, slots.block_size, len(slots.tables))
-        proposer = make(self._copy)
-        self._on_device = proposer.computes  # then drafts are in the slots when they are proposed
-        self._drafter = Drafter(proposer, costs, self._copy.tokens, most_draws)
+        """`copy`: of the slots, on the host. `on_device`: drafts are in the slots when they are proposed. `audit`: the
+        share of steps with drafts that is computed again without."""
+        self._slot_tokens, self._copy, self._drafter, self._on_device = slot_tokens, copy, drafter, on_device
         self._launched: deque[DraftedStep] = deque()
         self._admitted: dict[int, int] = {}  # by slot: the number of the plan
         self.audit = DraftAudit(audit) if audit else None

@@ -3,8 +3,6 @@ the backend once that is built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from penstock.flow.step_costs import StepCosts
@@ -16,7 +14,6 @@ from penstock.forward.cuda_medusa import MedusaNetwork
 from penstock.forward.cuda_proposer import HeadDrafts, HeadNetwork
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.memory import CacheSize
-from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.step_costs import step_costs
 from penstock.forward.torch_loading import allocate_pages
 from penstock.kernels.interface import Pages
@@ -68,33 +65,22 @@ def start_drafting(
         blocks = CacheSize(size.block_size, size.blocks[:1] * groups, (0,) * groups)
         return allocate_pages(spec, blocks, dtype, device, allocate)
 
-    make: Callable[[SlotArrays], Proposer]
+    copy, draft_s = backend.copy_of_slots(), 0.0
+    proposer: Proposer
     if isinstance(loaded, Decoder):
-        model, host = loaded, backend.device_host(size.context, pages)
-
-        def make_model(copy: SlotArrays) -> Proposer:
-            made = DraftModelOnDevice(model, host, copy, config.limits.step_tokens)
-            made.capture(capture)
-            return made
-
-        make = make_model
+        host = backend.device_host(size.context, pages)
+        proposer = draft_model = DraftModelOnDevice(loaded, host, copy, config.limits.step_tokens)
+        draft_model.capture(capture)
+        draft_s = draft_model.draft_seconds()
     elif loaded is not None:
-        head = HeadDrafts(loaded, backend.device_host(size.context, pages))
+        proposer = head = HeadDrafts(loaded, backend.device_host(size.context, pages))
         head.capture(capture)
+        draft_s = head.draft_seconds()
         backend.follow_with(head)
-
-        def make_head(_: SlotArrays) -> Proposer:
-            return head
-
-        make = make_head
     else:
-
-        def make_lookup(copy: SlotArrays) -> Proposer:
-            return PromptLookup(copy.tokens)
-
-        make = make_lookup
+        proposer = PromptLookup(copy.tokens)
     what = (config.files.name, weights_bytes, torch.cuda.get_device_name(), config.dtype)
     limits, groups = config.limits, len(config.spec.cache_groups)
-    costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups, sizes=ROWS)
-    backend.draft_with(make, costs, config.audit)
+    costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups, sizes=ROWS, draft_s=draft_s)
+    backend.draft_with(proposer, copy, costs, config.audit)
     return costs

@@ -24,9 +24,16 @@ FOLDER = "step_costs"
 
 
 def step_costs(
-    backend: Backend, what: tuple[object, ...], *, max_rows: int, num_groups: int, sizes: Sequence[int] = ROWS
+    backend: Backend,
+    what: tuple[object, ...],
+    *,
+    max_rows: int,
+    num_groups: int,
+    sizes: Sequence[int] = ROWS,
+    draft_s: float = 0.0,
 ) -> StepCosts:
-    """Of steps with up to `max_rows` rows. `what` names all that they depend on: model, kernels, threads."""
+    """Of steps with up to `max_rows` rows. `what` names all that they depend on: model, kernels, threads. `draft_s` as
+    in `StepCosts`."""
     sizes = [rows for rows in sizes if rows <= max(2, max_rows)]
     name = hashlib.blake2b(repr((what, sizes, os.cpu_count())).encode(), digest_size=12).hexdigest()
     file = cache_root() / FOLDER / f"{name}.json"
@@ -34,7 +41,7 @@ def step_costs(
     if found is None:
         found = measure(backend, sizes, max_rows=max_rows, num_groups=num_groups)
         _write(file, found)
-    return StepCosts(found)
+    return StepCosts(found, draft_s)
 
 
 def measure(backend: Backend, sizes: Sequence[int], *, max_rows: int, num_groups: int) -> dict[int, float]:

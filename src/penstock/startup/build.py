@@ -384,6 +384,6 @@ def _scheduler(
         lookahead=limits.lookahead,
         context=size.context,
         recorded=settings.observe.events,
-        speculation=None if built.costs is None else CreditSpeculation(built.costs),
+        speculation=None if built.costs is None else CreditSpeculation(built.costs, plans_ahead=limits.lookahead > 0),
         adapters=built.adapters,
     )

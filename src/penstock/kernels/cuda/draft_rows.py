@@ -98,8 +98,8 @@ def next_tokens(rows: Tensor, slot_tokens: Tensor, tokens: Tensor) -> None:
 
 
 def keep_rows(source: Tensor, kept: Tensor, places: Tensor, target: Tensor) -> None:
-    """target[slot] = source[first + kept - 1], of each row; of one that draws none, source[first]. `places` [2, rows] int64: slots, firsts; `kept` [rows]
-    int32; source and target [.., width] of the same type."""
+    """target[slot] = source[first + kept - 1], of each row; of one that draws none, source[first]. `places` [2, rows]
+    int64: slots, firsts; `kept` [rows] int32; source and target [.., width] of the same type."""
     count, width = places.shape[1], source.shape[1]
     arguments = source, kept, places, target, count, width
     _launch_keep((count, -(-width // COLUMNS), 1), source.dtype, arguments, (COLUMNS,), num_warps=4)
