@@ -1,4 +1,4 @@
-"""The CUDA backend with drafts, without a GPU: see `helpers.interpreted_backend`. In a process of its own."""
+"""Where there is no GPU: `test_cuda_drafts` in Triton's interpreter, in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-TESTS = Path(__file__).parents[2]
 
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the device itself is tested")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they run on the device itself")
 @pytest.mark.timeout(1800)
-def test_interpreted() -> None:
+@pytest.mark.parametrize("name", ["recorded_drafts and 11", "eagle3"])
+def test_interpreted(name: str) -> None:
+    tests = Path(__file__).with_name("test_cuda_drafts.py")
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / "interpreted")],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), "-k", name],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
