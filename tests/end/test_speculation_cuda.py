@@ -6,11 +6,14 @@ likely as that, so answers are compared token for token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pytest
 
 from helpers import draft_heads
@@ -18,7 +21,10 @@ from helpers.draft_heads import PROPOSERS, speculate_setting
 from helpers.recorded_drafts import FreeDrafts, RecordedDrafts
 from helpers.tiny_requests import PARAMS, PROMPTS
 from penstock import LLM, SamplingParams
-from penstock.flow import Completion
+from penstock.flow import Admit, Completion
+from penstock.kernels.arrays import Array
+from penstock.speculate.heads import chain, medusa_heads
+from penstock.speculate.proposer import DraftRow, Proposal
 
 pytestmark = pytest.mark.gpu
 # Random heads are rarely right, but for tokens that biases leave no choice but these.
@@ -132,3 +138,79 @@ def test_a_model_that_drafts_for_itself_is_always_right(folder: Path, room: str)
             drafted, accepted = (after[name] - before[name] for name in ("drafted", "accepted"))
             assert drafted == accepted > 10 * len(params)
         llm.check_integrity()
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("settings", [{}, {"max_sequences": 8, "step_tokens": 23}])
+@pytest.mark.parametrize("proposer", ["eagle1", "eagle3", "mtp", "medusa"])
+def test_drafts_are_those_of_the_reference(
+    folder: Path, proposer: str, settings: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of greedy requests, beside others: what the head in numpy drafts from the states that the steps had. Requests
+    stop getting drafts and begin again."""
+    from penstock.forward import cuda_chain, cuda_medusa, cuda_proposer, cuda_speculation
+    from penstock.forward.cuda_proposer import FollowedStep
+
+    class Witness(cuda_proposer.HeadDrafts):
+        reference: ClassVar[Any] = None
+        compared: ClassVar[int] = 0
+        wrong: ClassVar[list[Any]] = []
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.states: dict[int, dict[int, Array]] = {}
+            self.number = 0
+
+        def admit(self, admit: Admit) -> None:
+            super().admit(admit)
+            self.states[admit.slot] = {}
+
+        def follow_step(self, step: FollowedStep) -> None:
+            ends = accumulate(row.count for row in step.rows) if self.reads_all else iter(step.starts[1:])
+            states = step.states.float().cpu().numpy().copy()
+            for row, end in zip(step.rows, ends, strict=True):
+                for back in range(1, (row.count if self.reads_all else row.draws) + 1):
+                    self.states.setdefault(row.slot, {})[row.start + row.count - back] = states[end - back]
+            super().follow_step(step)
+
+        def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
+            self.number += 1
+            if self.number % 7 == 3:  # none, this time
+                return [Proposal([]) for _ in rows]
+            found = super().propose(rows)
+            for row, proposal in zip(rows, found, strict=True):
+                if self._host.sampler.argmax_only([row.slot]):
+                    known = self._host.slots.tokens[row.slot, : row.length].cpu().numpy()
+                    wanted = self.drafts(known, self.states[row.slot], row)[: len(proposal.tokens)]
+                    Witness.compared += len(wanted)
+                    if proposal.tokens != wanted:
+                        self.wrong.append((row, proposal.tokens, wanted))
+            return found
+
+        def drafts(self, known: Array, states: dict[int, Array], row: DraftRow) -> list[int]:
+            if isinstance(self.reference, medusa_heads.MedusaHeads):
+                return self.reference.draft(states[row.length - 2], row.most)
+            sequence = chain.HeadSequence(self.reference.spec)
+            self.reference.extend(sequence, known[1:], np.stack([states[place] for place in range(row.length - 1)]))
+            drafts: list[int] = self.reference.draft(sequence, row.most)
+            return drafts
+
+    class Chain(cuda_chain.ChainHead):
+        def __init__(self, spec: Any, weights: Any, target: Any, context: int, *rest: Any) -> None:
+            super().__init__(spec, weights, target, context, *rest)
+            matrices = (one.dense.cpu().numpy() for one in (target.embedding, target.head))
+            Witness.reference = chain.ChainHead(spec, weights, *matrices, context)
+
+    class Medusa(cuda_medusa.MedusaNetwork):
+        def __init__(self, spec: Any, weights: Any, target: Any, *rest: Any) -> None:
+            super().__init__(spec, weights, target, *rest)
+            Witness.reference = medusa_heads.MedusaHeads(spec, weights, target.head.dense.cpu().numpy())
+
+    for name, made in (("HeadDrafts", Witness), ("ChainHead", Chain), ("MedusaNetwork", Medusa)):
+        monkeypatch.setattr(cuda_speculation, name, made)
+    greedy = [SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)] * 3
+    with open_model(folder, speculate=speculate_setting(proposer, tmp_path), prefix_caching=False, **settings) as llm:
+        llm.generate([*TEXTS[:6], *TEXTS[2:5]], [*REQUESTS[:6], *greedy], progress=False)
+        llm.check_integrity()
+    assert Witness.wrong == []
+    assert Witness.compared > 60

@@ -30,6 +30,7 @@ from penstock.forward.readback import Readback
 from penstock.forward.torch_loading import allocate_pages, load_model
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES
 
 CPU = torch.device("cpu")
@@ -89,7 +90,13 @@ def build(config: BackendConfig, grammars: Any, end_phase: EndPhase) -> BuiltBac
     pages = allocate_pages(config.spec, size, TORCH_DTYPES[config.dtype], CPU)
     slots, capture = config.limits.max_sequences, RepeatedCapture()
     backend = CudaBackend(
-        model, pages, context=size.context, max_sequences=slots, grammars=grammars, drafts=config.drafts
+        model,
+        pages,
+        context=size.context,
+        max_sequences=slots,
+        grammars=grammars,
+        drafts=config.drafts,
+        head=None if isinstance(loaded, Decoder) else loaded,
     )
     graphs = backend.graphs(config.limits.step_tokens)
     graphs.capture(capture)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from penstock.forward.chunk_graphs import ChunkGraphs
 from penstock.forward.cuda_drafts import CudaDrafts
 from penstock.forward.cuda_graphs import CudaGraphs
 from penstock.forward.cuda_inputs import gather
-from penstock.forward.cuda_proposer import DeviceHost, FollowedStep, HeadDrafts
+from penstock.forward.cuda_proposer import DeviceHost, FollowedStep, HeadDrafts, HeadNetwork
 from penstock.forward.decode_graphs import DecodeGraphs, Replayed
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.draft_audit import DraftAudit
@@ -31,6 +32,7 @@ from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.taps import tapped_forward
 from penstock.forward.torch_audit import compare_draws
 from penstock.forward.torch_hidden_states import TorchHiddenStates
+from penstock.kernels.cuda.draft_rows import save_rows
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Pages, as_array
 from penstock.kernels.upload import upload
@@ -83,8 +85,9 @@ class CudaBackend:
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
         drafts: DraftSource | None = None,
+        head: HeadNetwork | None = None,
     ) -> None:
-        """`drafts`: of those that rows get later, by `draft_with`."""
+        """`drafts`: of those that rows get later, by `draft_with`. `head`: that makes them of states."""
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, CudaOperations(), pages
         # One slot more than sequences: the padding rows of graphs use it.
@@ -98,6 +101,9 @@ class CudaBackend:
         self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens, 0 if drafts is None else self._most_rows)
         self._drafts: CudaDrafts | None = None
         self._head: HeadDrafts | None = None  # follows each step
+        self._saving = head
+        if head is not None:
+            head.reserve(len(self._slots.tokens), self._slots.block_size)
         self._outputs = StepOutputs(spec.vocab_size, grammars)
 
     def copy_of_slots(self) -> SlotArrays:
@@ -205,6 +211,7 @@ class CudaBackend:
                 padding_slot=self._max_sequences,
                 most_rows=self._most_rows,
                 taps=self._taps or (),
+                save=None if self._saving is None else partial(_save, self._saving),
             ),
             ChunkGraphs(self._model, self._pages, step_tokens),
         )
@@ -316,6 +323,10 @@ class CudaBackend:
         if len(picked) > len(packed) or picked.data_ptr() % ALIGNED:
             picked = hidden.index_select(0, upload(packed, hidden.device))
         return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)
+
+
+def _save(head: HeadNetwork, rows: Tensor, states: Tensor) -> None:
+    save_rows(rows, states, head.saved, head.period)
 
 
 def _starts(counts: Iterable[int]) -> list[int]:

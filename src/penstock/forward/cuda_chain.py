@@ -44,6 +44,7 @@ class ChainHead:
         """`allocate`: memory for weights."""
         embedding = target.embedding.dense
         device, self.dtype = embedding.device, embedding.dtype
+        self._device = device
         self.taps, self.width, self.reads_all = spec.taps, spec.hidden_size, True
         self._spec, self._ops = spec, CudaOperations()
         packer = DensePacker(spec.layers.norm_eps, embedding.dtype, device, allocate)
@@ -53,6 +54,11 @@ class ChainHead:
         ids = weights.token_ids
         self._token_ids = None if ids is None else torch.from_numpy(np.ascontiguousarray(ids)).to(device)
         self._entries: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}  # by size: with its features
+
+    def reserve(self, slots: int, block_size: int) -> None:
+        width = max(1, len(self.taps)) * self._spec.target_hidden_size
+        self.period = block_size
+        self.saved = torch.zeros(slots * block_size, width, dtype=self.dtype, device=self._device)
 
     def bind(self, host: DeviceHost) -> None:
         self._host, self._decode = host, host.decode

@@ -126,7 +126,7 @@ class DraftModelOnDevice:
             replayed = self._graphs.run(rows)
             if not greedy:
                 slots = [row.slot for row in rows for _ in range(row.count)]
-                self._host.sampler.draw_again(replayed.logits, slots, [], self._masks(slots), replayed.draw)
+                replayed.draw(True, self._masks(slots))
             return
         rows = sorted(rows, key=lambda row: row.count > 1)  # rows of one token come first
         batch = gather(rows, self._slots)
@@ -137,7 +137,7 @@ class DraftModelOnDevice:
         if drawing:
             slots, positions = [row.slot for row in drawing], [row.start + row.count for row in drawing]
             logits = self._ops.logits(hidden, self._model.head, self._model.spec.logit_softcap)
-            self._host.sampler.draw_again(logits, slots, positions, self._masks(slots))
+            self._host.sampler.draw_drafts(logits, slots, positions, self._masks(slots))
 
     def _masks(self, slots: Sequence[int]) -> list[int]:
         """Those of constraints are not applied while drafting."""

@@ -24,6 +24,7 @@ class MedusaNetwork:
 
     taps: Taps = ()
     reads_all = False
+    period = 1
 
     def __init__(
         self, spec: MedusaSpec, weights: MedusaWeights, target: Decoder, allocate: Allocate | None = None
@@ -31,6 +32,7 @@ class MedusaNetwork:
         """`allocate`: memory for weights."""
         embedding = target.embedding.dense
         device, self.dtype = embedding.device, embedding.dtype
+        self._device = device
         packer = DensePacker(0.0, embedding.dtype, device, allocate)
         self.width, self.num_steps, self._ops = spec.hidden_size, spec.num_heads, CudaOperations()
         self._blocks = [[packer.linear(block) for block in blocks] for blocks in weights.blocks]
@@ -51,6 +53,9 @@ class MedusaNetwork:
         else:
             out.fill_(-torch.inf)
             out.index_copy_(1, self._token_ids, self._ops.logits(x, self._heads[number], 0.0))
+
+    def reserve(self, slots: int, block_size: int) -> None:
+        self.saved = torch.zeros(slots, self.width, dtype=self.dtype, device=self._device)
 
     def bind(self, host: DeviceHost) -> None:
         pass

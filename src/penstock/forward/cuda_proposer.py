@@ -1,10 +1,12 @@
 """Proposers that compute on the GPU: heads that read the target's states.
 
-A head follows each step: it keeps, by slot, what its drafts begin with. Drafts are drawn by the kernels that draw the
-target's tokens, with the parameters of the request, straight into the slots; a CUDA graph for each draft, no matter how
-many rows have how many. Once a step has drafts, the next ones are drawn right behind it, while the host still waits for
-its tokens: which of its drafts were right is known on the device, and by the time the next step is planned they are
-there.
+A head follows each step: it keeps, by slot, what its drafts begin with. Behind steps without drafts a chain head keeps
+the states only, and computes their entries when drafts are asked for or their block is full: many at a time.
+
+Drafts are drawn by the kernels that draw the target's tokens, with the parameters of the request, straight into the
+slots; a CUDA graph for each draft, no matter how many rows have how many. Once a step has drafts, the next ones are
+drawn right behind it, while the host still waits for its tokens: which of its drafts were right is known on the device,
+and by the time the next step is planned they are there.
 """
 
 from __future__ import annotations
@@ -63,10 +65,20 @@ class HeadNetwork(Protocol):
     """What one kind of head computes."""
 
     taps: Taps
-    reads_all: bool  # the states of all tokens, or only of those that tokens are drawn from
-    width: int  # of what it keeps by slot
+    reads_all: bool  # the states of all tokens of a step, or only of those that tokens are drawn from
+    width: int  # of what its drafts begin with
     dtype: torch.dtype
     num_steps: int  # different steps of drafting, the last of which is repeated
+    saved: Tensor  # [slots * period, width of states]: states of the newest tokens of each slot
+    period: int
+
+    def reserve(self, slots: int, block_size: int) -> None:
+        """Memory for `saved`, before the decode graphs are captured."""
+
+    def bind(self, host: DeviceHost) -> None:
+        """The backend is there now."""
+
+    def capture(self, capture: GraphCapture) -> None: ...
 
     def enter(self, step: FollowedStep) -> tuple[Tensor, list[int]]:
         """The features [.., width] after each of a step's draws, and where those of each row begin; of rows that draw
@@ -75,11 +87,6 @@ class HeadNetwork(Protocol):
     def logits(self, rows: Tensor, feature: Tensor, number: int, out: Tensor) -> None:
         """Of draft `number` of each row of `draft_rows`, to `out` [rows, vocab]. May write to `feature` [rows,
         width]: what the next draft follows from."""
-
-    def bind(self, host: DeviceHost) -> None:
-        """Before any of the others: the backend is there now."""
-
-    def capture(self, capture: GraphCapture) -> None: ...
 
 
 class DraftsUnderWay(NamedTuple):
@@ -109,7 +116,9 @@ class HeadDrafts:
         sizes = [size for size in SIZES if size < decode.most_rows] + [min(SIZES[-1], decode.most_rows)]
         self._sizes = sorted({*sizes})
         most, dtype = self._sizes[-1], network.dtype
-        self._features = torch.zeros(slots, network.width, dtype=dtype, device=device)
+        # By slot, behind its last entry. Of a head that has no entries, its states.
+        blank = torch.zeros(slots, network.width, dtype=dtype, device=device)
+        self._features = blank if network.period > 1 else network.saved
         self._feature = torch.zeros(most, network.width, dtype=dtype, device=device)
         self._drawn = torch.zeros(most, dtype=torch.int64, device=device)
         self._rows = {size: torch.zeros(5, size, dtype=torch.int64, device=device) for size in self._sizes}
@@ -118,22 +127,26 @@ class HeadDrafts:
         self._graphs: dict[tuple[int, int, bool], torch.cuda.CUDAGraph] = {}
         self._asked: dict[int, int] = {}  # by slot: how many drafts, at the last time
         self._ready: dict[int, DraftsUnderWay] = {}  # by slot: drafts behind its newest step
+        self._saved_from: dict[int, int] = {}  # by slot: the first position whose state is saved and has no entry
 
     def admit(self, admit: Admit) -> None:
-        self._ready.pop(admit.slot, None)
-        self._asked.pop(admit.slot, None)
+        for by_slot in (self._ready, self._asked, self._saved_from):
+            by_slot.pop(admit.slot, None)
 
     def follow(self, rows: Sequence[Row], states: Array) -> None:
         raise AssertionError("it reads states on the device")
 
     def follow_step(self, step: FollowedStep) -> None:
-        """After each step, behind its draws."""
-        features, firsts = self._network.enter(step)
-        kept = self._ones_of(len(step.rows)) if step.kept is None else step.kept
-        places = upload([[row.slot for row in step.rows], firsts], features.device)
-        draft_rows.keep_rows(features, kept, places, self._features)
+        """After each step, behind its draws. A decode graph has saved its states."""
         for row in step.rows:
             self._ready.pop(row.slot, None)
+        if step.graph_size is not None and step.kept is None and all(row.count == 1 for row in step.rows):
+            if (period := self._network.period) > 1:
+                full = [row for row in step.rows if self._save(row) // period < (row.start + 1) // period]
+                self._enter_saved([(row.slot, row.start + 1) for row in full])
+            return
+        self._enter_saved([(row.slot, row.start) for row in step.rows])
+        self._enter(step)
         if step.kept is not None:
             self._draft_ahead(step, step.kept)
 
@@ -142,12 +155,17 @@ class HeadDrafts:
         rows = rows[: self._sizes[-1]] if len(rows) > self._sizes[-1] else rows
         late = [row for row in rows if row.slot not in self._ready]
         if late:
+            self._enter_saved([(row.slot, row.length - 1) for row in late])
             self._launch([(row.slot, row.length, row.most) for row in late], self._zeros)
         for row in rows:
             self._asked[row.slot] = row.most
         return [Proposal(self._ready.pop(row.slot).of(row.slot)[: row.most]) for row in rows]
 
     def capture(self, capture: GraphCapture) -> None:
+        slot, period = self._host.padding_slot, self._network.period
+        for counts in ((1,), (period,), (period, period)) if period > 1 else ():  # kernels that no graph has
+            rows = [Row(slot, 0, count, 1) for count in counts]
+            self._network.enter(FollowedStep(rows, self._network.saved[: sum(counts)], [], None, None))
         self._network.capture(capture)
         for size in reversed(self._sizes):
             for number in range(self._network.num_steps):
@@ -164,6 +182,28 @@ class HeadDrafts:
             self._ready.pop(self._host.padding_slot).of(self._host.padding_slot)
 
         return (shortest(lambda: draft(5)) - shortest(lambda: draft(1))) / 4
+
+    def _save(self, row: Row) -> int:
+        """Of a token whose state was saved: where the saved ones of its slot begin."""
+        return self._saved_from.setdefault(row.slot, row.start)
+
+    def _enter_saved(self, ends: Sequence[tuple[int, int]]) -> None:
+        """Compute the entries of saved states, up to the end of each slot."""
+        rows = [
+            Row(slot, first, end - first, 1) for slot, end in ends if (first := self._saved_from.pop(slot, end)) < end
+        ]
+        if not rows:
+            return
+        period, device = self._network.period, self._features.device
+        places = [row.slot * period + (row.start + index) % period for row in rows for index in range(row.count)]
+        states = self._network.saved.index_select(0, upload(places, device))
+        self._enter(FollowedStep(rows, states, [], None, None))
+
+    def _enter(self, step: FollowedStep) -> None:
+        features, firsts = self._network.enter(step)
+        kept = self._ones_of(len(step.rows)) if step.kept is None else step.kept
+        places = upload([[row.slot for row in step.rows], firsts], features.device)
+        draft_rows.keep_rows(features, kept, places, self._features)
 
     def _draft_ahead(self, step: FollowedStep, kept: Tensor) -> None:
         """For rows that had drafts, and so may have them again: as many as they were asked for."""

@@ -76,11 +76,12 @@ def start_drafting(
         proposer = head = HeadDrafts(loaded, backend.device_host(size.context, pages))
         head.capture(capture)
         draft_s = head.draft_seconds()
-        backend.follow_with(head)
     else:
         proposer = PromptLookup(copy.tokens)
     what = (config.files.name, weights_bytes, torch.cuda.get_device_name(), config.dtype)
     limits, groups = config.limits, len(config.spec.cache_groups)
     costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups, sizes=ROWS, draft_s=draft_s)
     backend.draft_with(proposer, copy, costs, config.audit)
+    if isinstance(proposer, HeadDrafts):
+        backend.follow_with(proposer)
     return costs

@@ -27,6 +27,7 @@ from penstock.forward.torch_loading import allocate_pages, device_memory, load_m
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
+from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
 from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.speculate.proposer import DraftSource
@@ -84,6 +85,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         grammars=grammars,
         memory=memory,
         drafts=config.drafts,
+        head=None if isinstance(loaded, Decoder) else loaded,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)

@@ -83,9 +83,11 @@ class DecodeGraphs:
         padding_slot: int,
         most_rows: int,
         taps: Taps = (),
+        save: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
-        """`padding_slot` is the slot of padding rows; `most_rows`: of a graph. `taps`: of a draft head."""
-        self.most_rows, self._taps = most_rows, taps
+        """`padding_slot` is the slot of padding rows; `most_rows`: of a graph. `taps`: of a draft head; `save` is given
+        rows and states of each step, to launch kernels."""
+        self.most_rows, self._taps, self._save = most_rows, taps, save
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
         self._ops, self._tables, self._scratch = CudaOperations(), sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < most_rows] + [most_rows]
@@ -149,6 +151,8 @@ class DecodeGraphs:
         hidden, states = tapped_forward(model, self._ops, self.batch(rows), self._pages, self._taps)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
         sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
+        if self._save is not None:
+            self._save(rows, states)
         return hidden, states
 
     @torch.inference_mode()

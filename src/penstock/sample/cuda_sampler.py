@@ -95,6 +95,12 @@ class CudaSampler:
         self._write_params()
         return False
 
+    def draw_drafts(
+        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], mask_rows: Sequence[int]
+    ) -> None:
+        """To the slots. Without typical_p."""
+        self._launch(sample.full, logits, slots, positions, mask_rows)
+
     def mask_rows(self, slots: Sequence[int], constraints: StepConstraints | None) -> list[int] | None:
         """Which mask each row takes. None: that of its slot."""
         if constraints is None or len(constraints.rows) == len({slots[row] for row in constraints.rows}):

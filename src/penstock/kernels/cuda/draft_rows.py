@@ -39,6 +39,16 @@ def _keep(source, kept, places, target, count, width, COLUMNS: tl.constexpr, OVE
     tl.store(target + slot * width + column, values, mask=column < width)
 
 
+@triton.jit(do_not_specialize=["count", "width", "period"])
+def _save(rows, source, target, count, width, period, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr):
+    wait(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(rows + row) * period + tl.load(rows + count + row) % period
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    values = tl.load(source + row * width + column, mask=column < width)
+    tl.store(target + place * width + column, values, mask=column < width)
+
+
 @triton.jit(do_not_specialize=["count", "size", "padding"])
 def _begin(places, kept, rows, count, size, padding, AT_ONCE: tl.constexpr, OVERLAP: tl.constexpr):
     wait(OVERLAP)
@@ -86,7 +96,7 @@ def _collect(places, kept, slot_tokens, drafts, count, width, MOST: tl.constexpr
     tl.store(drafts + row * MOST + index, token, mask=index < MOST)
 
 
-_launch_next_tokens, _launch_keep = Launcher(_next_tokens), Launcher(_keep)
+_launch_next_tokens, _launch_keep, _launch_save = Launcher(_next_tokens), Launcher(_keep), Launcher(_save)
 _launch_begin, _launch_advance, _launch_collect = Launcher(_begin), Launcher(_advance), Launcher(_collect)
 
 
@@ -103,6 +113,14 @@ def keep_rows(source: Tensor, kept: Tensor, places: Tensor, target: Tensor) -> N
     count, width = places.shape[1], source.shape[1]
     arguments = source, kept, places, target, count, width
     _launch_keep((count, -(-width // COLUMNS), 1), source.dtype, arguments, (COLUMNS,), num_warps=4)
+
+
+def save_rows(rows: Tensor, source: Tensor, target: Tensor, period: int) -> None:
+    """target[slot * period + position % period] = source[row]. `rows` [2 or more, n] int64: slots, positions; source
+    and target [.., width] of the same type."""
+    count, width = rows.shape[1], source.shape[1]
+    arguments = rows, source, target, count, width, period
+    _launch_save((count, -(-width // COLUMNS), 1), source.dtype, arguments, (COLUMNS,), num_warps=4)
 
 
 def begin_drafts(places: Tensor, kept: Tensor, rows: Tensor, padding: int) -> None:
