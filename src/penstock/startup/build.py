@@ -257,6 +257,12 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
     how = settings.engine.speculate
     if how == "off":
         return None
+    if kind == "cuda" and settings.engine.tensor_parallel > 1:
+        if how == "auto":
+            return None
+        raise InvalidSetting(
+            f"speculate: {how} does not go with tensor_parallel on a GPU yet, set off or auto", param="speculate"
+        )
     if kind == "torch" and how not in ("auto", "lookup"):
         raise InvalidSetting(
             f"speculate: {how} needs the native CPU kernels (dtype auto) or a GPU; this engine can draft by lookup",
