@@ -21,7 +21,7 @@ class FreeDrafts(StepCosts):
     def __init__(self) -> None:
         super().__init__({1: 1.0, 2: 1.0})
 
-    def observe(self, rows: int, drafts: int, seconds: float) -> None:
+    def observe(self, rows: int, drafts: int, seconds: float, ahead: bool = False) -> None:
         pass
 
 

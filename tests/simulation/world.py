@@ -71,7 +71,12 @@ class RandomSpeculation:
         return 0 if sequence.pending else self._random.choice([0, 1, 2, 5, 16])
 
     def settle(
-        self, sequences: list[Sequence], rows: list[Row], results: list[RowResult], seconds: float | None
+        self,
+        sequences: list[Sequence],
+        rows: list[Row],
+        results: list[RowResult],
+        seconds: float | None,
+        ahead: bool = False,
     ) -> None:
         for sequence, row, result in zip(sequences, rows, results, strict=True):
             if sequence.drafting is not None and result.tokens:

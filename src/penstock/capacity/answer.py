@@ -135,7 +135,6 @@ class Speculation(Answer, frozen=True, kw_only=True):
     best_speedup: float
     grid: list[Gain]
     by_batch: list[BatchGain]
-    note: str | None = None  # what Penstock cannot run of it yet
 
 
 class FleetSize(Answer, frozen=True, kw_only=True):

@@ -251,7 +251,6 @@ class _Planner:
                 answer.BatchGain(batch=batch, speedup=gain(asked.acceptance, asked.drafts, batch))
                 for batch in self._batches()
             ],
-            note=None if self.device.kind == "cpu" else "Penstock speculates on CPUs only.",
         )
 
     # --- under load

@@ -24,7 +24,7 @@ def show(made: Plan) -> None:
     console.print()
     for note in made.notes:
         console.print(Text(note, style="dim"))
-    for sentence in (*made.not_run, *filter(None, [made.speculation.note])):
+    for sentence in made.not_run:
         console.print(Text(f"Not in Penstock yet. {sentence}", style="yellow"))
 
 

@@ -90,4 +90,7 @@ class Model(Protocol):
     spec: ModelSpec
     head: Weight  # [vocab, hidden]
 
-    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
+    def forward(
+        self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: Callable[[int, Tensor], None] | None = None
+    ) -> Tensor:
+        """`tap`: see `model.Decoder`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,38 +15,55 @@ from torch import Tensor
 from penstock.errors import OutOfMemory
 from penstock.flow import Row, StepPlan, StepResult
 from penstock.flow.ranks import RankLogits, RankSleep, RankStep, RankWake, RankWork
+from penstock.flow.step_costs import StepCosts
+from penstock.forward.accepted_draws import AcceptedDraws
 from penstock.forward.backend import Model
 from penstock.forward.chunk_graphs import ChunkGraphs
+from penstock.forward.cuda_drafts import CudaDrafts
 from penstock.forward.cuda_graphs import CudaGraphs
 from penstock.forward.cuda_inputs import gather
+from penstock.forward.cuda_proposer import DeviceHost, FollowedStep, HeadDrafts, HeadNetwork
 from penstock.forward.cuda_ranks import ALONE, RankPlace
 from penstock.forward.decode_graphs import DecodeGraphs, Replayed
 from penstock.forward.device_arena import DeviceArena
+from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.rank_forward import Followers
 from penstock.forward.readback import Readback
+from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
+from penstock.forward.taps import tapped_forward
+from penstock.forward.torch_audit import compare_draws
 from penstock.forward.torch_hidden_states import TorchHiddenStates
+from penstock.kernels.cuda.draft_rows import save_rows
 from penstock.kernels.cuda_ops import CudaOperations
-from penstock.kernels.interface import Pages
+from penstock.kernels.interface import Pages, as_array
 from penstock.kernels.upload import upload
+from penstock.sample.constraints import NO_DRAFTS
 from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.reference.draws import Draws
+from penstock.speculate.drafter import DraftedRows, Drafter, draws_at, without_drafts
+from penstock.speculate.proposer import DraftSource, Proposer
 from penstock.startup.preflight import readable
+from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
 
 ALIGNED = 16  # bytes: kernels expect vectors to begin at a multiple of them
+LEAST_ROWS = 64  # of the largest decode graph of an engine that drafts: a few sequences, and their drafts
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
     """The forward pass of a step."""
 
-    hidden: Tensor  # [tokens, hidden], or [rows, hidden] where no request reads more than the last token of each row
+    # [tokens, hidden]; or, where no request reads more, of the last token of each row, or of those drawn from
+    hidden: Tensor
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
+    tokens: Tensor  # [tokens] int64: the inputs
+    states: Tensor  # [tokens, width] of the taps of a draft head, or `hidden`
     replayed: Replayed | None = None  # of a step that ran as a decode graph
 
 
@@ -89,37 +107,88 @@ class CudaBackend:
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
         place: RankPlace = ALONE,
+        drafts: DraftSource | None = None,
+        head: HeadNetwork | None = None,
     ) -> None:
-        """`place`: among the ranks of a group."""
+        """`place`: among the ranks of a group. `drafts`: of those that rows get later, by `draft_with`. `head`: that
+        makes them of states."""
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, place.operations(CudaOperations()), pages
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._memory, self._place = memory, place
         self._max_sequences = max_sequences
+        # Of a decode graph, and draws of a step with drafts.
+        self._most_rows = max_sequences if drafts is None else max(max_sequences, LEAST_ROWS)
+        self._taps = None if drafts is None else drafts.taps
         self._graphs: CudaGraphs | None = None
-        self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens)
+        self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens, 0 if drafts is None else self._most_rows)
+        self._drafts: CudaDrafts | None = None
+        self._head: HeadDrafts | None = None  # follows each step
+        self._saving = head
+        if head is not None:
+            head.reserve(len(self._slots.tokens), self._slots.block_size)
         self._outputs = StepOutputs(spec.vocab_size, grammars)
+
+    def copy_of_slots(self) -> SlotArrays:
+        """On the host, empty: for `draft_with`."""
+        tokens, tables = self._slots.tokens, self._slots.tables
+        return SlotArrays(len(tokens), tokens.shape[1] - 1, self._slots.block_size, len(tables))
+
+    def draft_with(self, proposer: Proposer, copy: SlotArrays, costs: StepCosts, audit: float = 0.0) -> None:
+        """Rows get drafts from now on. `copy` of the slots is kept up to date for the proposer. `audit`: the share of
+        steps with drafts that are computed again without."""
+        drafter = Drafter(proposer, costs, copy.tokens, self._most_rows)
+        self._drafts = CudaDrafts(self._slots.tokens, copy, drafter, on_device=proposer.computes, audit=audit)
+
+    def follow_with(self, head: HeadDrafts) -> None:
+        """It follows each step from now on."""
+        self._head = head
+
+    def device_host(self, context: int, allocate_pages: Callable[[ModelSpec], list[Pages]]) -> DeviceHost:
+        """For a proposer on the device."""
+        assert self._graphs is not None
+        return DeviceHost(
+            context=context,
+            slots=self._slots,
+            sampler=self._sampler,
+            padding_slot=self._max_sequences,
+            decode=self._graphs.decode,
+            has_constraint=self._outputs.has_constraint,
+            allocate_pages=allocate_pages,
+        )
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
+        if self._drafts is not None:
+            self._drafts.apply(plan)
         self._slots.apply(plan.admits, plan.extends)
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
-        all_hidden = self._outputs.needs_hidden(plan.rows)
+        drafted = None if self._drafts is None else self._draft(self._drafts, plan.rows)
+        rows = without_drafts(plan.rows) if drafted is None else drafted.rows
+        all_hidden = self._reads_all(rows)
         with self._place.telling(RankStep(plan, all_hidden)):
-            computed = self._compute(plan.rows, all_hidden)
+            computed = self._compute(rows, all_hidden)
         hidden = computed.hidden
 
         def logits(first: int, end: int) -> Tensor:
             return self._logits(hidden, range(first, end))
 
         states = TorchHiddenStates(hidden, self._slots.tokens, logits)
-        prompts, pooled = self._outputs.read(plan.rows, computed.starts, states)
-        draws = self._sample(plan.rows, computed)
-        tokens = Readback(draws.tokens) if draws is not None else None
-        self._outputs.push(LaunchedStep(plan.number, plan.rows, tokens, draws, prompts, pooled))
+        prompts, pooled = self._outputs.read(rows, computed.starts, states)
+        if self._drafts is not None and drafted is not None:
+            step = self._launch_drafted(self._drafts, drafted, computed)
+            step = replace(step, number=plan.number, prompts=prompts, pooled=pooled)
+        else:
+            draws = self._sample(rows, computed)
+            tokens = Readback(draws.tokens) if draws is not None else None
+            step = LaunchedStep(plan.number, rows, tokens, draws, prompts, pooled)
+            if self._drafts is not None:
+                self._drafts.push(rows, None, None)
+            self._follow(rows, computed, None)
+        self._outputs.push(step)
 
     def lead(self, followers: Followers) -> None:
         """From now on tell the other ranks of every step."""
@@ -141,10 +210,15 @@ class CudaBackend:
                         self.release_memory() if isinstance(message, RankSleep) else self.restore_memory()
 
     def collect(self) -> StepResult:
-        return self._outputs.collect()
+        result = self._outputs.collect()
+        if self._drafts is not None:
+            self._drafts.settle(result)
+        return result
 
     def reset(self) -> None:
         self._outputs.reset()
+        if self._drafts is not None:
+            self._drafts.reset()
 
     def release_memory(self) -> bool:
         """Weights go to the host. Kernels, graphs, slots and what steps compute with stay."""
@@ -165,7 +239,17 @@ class CudaBackend:
         """Of decode steps and of steps with prompt chunks, not captured yet."""
         model, pages, place = self._model, self._pages, self._place
         return CudaGraphs(
-            DecodeGraphs(model, pages, self._slots, self._sampler, padding_slot=self._max_sequences, place=place),
+            DecodeGraphs(
+                model,
+                pages,
+                self._slots,
+                self._sampler,
+                padding_slot=self._max_sequences,
+                most_rows=self._most_rows,
+                place=place,
+                taps=self._taps or (),
+                save=None if self._saving is None else partial(_save, self._saving),
+            ),
             ChunkGraphs(model, pages, step_tokens, place),
         )
 
@@ -173,44 +257,108 @@ class CudaBackend:
         """Replay these from now on, wherever a step fits one of them."""
         self._graphs = graphs
 
+    def _draft(self, drafts: CudaDrafts, rows: list[Row]) -> DraftedRows | None:
+        if self._sampler.inspects([row.slot for row in rows]):
+            return None
+        return drafts.draft(rows, self._outputs.allowed_length)
+
+    def _launch_drafted(self, drafts: CudaDrafts, drafted: DraftedRows, computed: Computed) -> LaunchedStep:
+        """Draw the tokens of a step with drafts; what else it gives is not in the result."""
+        rows, before = drafted.rows, None
+        if drafts.audit is not None and drafts.audit.is_due():
+            before = self._drawn_logits(rows, computed).clone()
+        draws = self._sample(rows, computed, drafted.drafts)
+        assert draws is not None
+        accepted = AcceptedDraws(rows, draws.tokens, computed.tokens)
+        drafts.push(rows, drafted, accepted)
+        self._follow(rows, computed, accepted.on_device)
+        audit = (0, 0)
+        if drafts.audit is not None and before is not None:
+            audit = self._compare(drafts.audit, rows, draws, accepted, before)
+        kept, tokens = accepted.kept, accepted.tokens
+        return LaunchedStep(0, rows, tokens, draws, {}, None, kept, drafted.drafts, audit)
+
+    def _follow(self, rows: list[Row], computed: Computed, kept: Tensor | None) -> None:
+        if self._head is not None:
+            size = None if computed.replayed is None else computed.replayed.size
+            self._head.follow_step(FollowedStep(rows, computed.states, computed.starts, size, kept))
+
+    def _compare(
+        self, audit: DraftAudit, rows: list[Row], draws: Draws, accepted: AcceptedDraws, logits: Tensor
+    ) -> tuple[int, int]:
+        """The audit of a step with drafts, which drew from `logits`. Waits for the device."""
+        masks = self._sampler.mask_rows(draws_at(rows)[0], draws.constraints)
+
+        def compute(plain: list[Row]) -> tuple[Tensor, torch.dtype]:
+            computed = self._compute(plain, self._reads_all(plain))
+            return self._drawn_logits(plain, computed), computed.hidden.dtype
+
+        def draw(own: Tensor, plain: list[Row], at: list[int]) -> list[int]:
+            slots, positions = draws_at(plain)
+            mask_rows = None if masks is None else [masks[row] for row in at]
+            return self._sampler.draw_again(own, slots, positions, mask_rows).tolist()
+
+        tokens, kept = accepted.tokens.tolist(), accepted.kept.tolist()
+        return compare_draws(audit, as_array(self._slots.tokens), rows, tokens, kept, logits, compute, draw)
+
+    def _reads_all(self, rows: Sequence[Row]) -> bool:
+        """Whether hidden states of more than the last tokens are read."""
+        return self._outputs.needs_hidden(rows) or (self._head is not None and self._head.reads_all)
+
     def _compute(self, rows: Sequence[Row], all_hidden: bool) -> Computed:
         graphs = self._graphs
         if graphs is not None and graphs.decode.fits(rows):
             replayed = graphs.decode.run(rows)
-            return Computed(replayed.hidden, list(accumulate((row.count for row in rows), initial=0)), replayed)
-        inputs = graphs.chunks.inputs(sum(row.count for row in rows)) if graphs is not None else None
+            starts: Sequence[int] = _starts(row.count for row in rows)
+            return Computed(replayed.hidden, starts, replayed.tokens, replayed.states, replayed)
+        inputs = None
+        if graphs is not None and not self._taps:
+            inputs = graphs.chunks.inputs(sum(row.count for row in rows))
         batch = gather(rows, self._slots, inputs)
-        starts: Sequence[int] = batch.host_starts
+        starts = batch.host_starts
         if graphs is not None and inputs is not None:
-            return Computed(graphs.chunks.run(batch), starts)
+            hidden = graphs.chunks.run(batch)
+            return Computed(hidden, starts, batch.tokens, hidden)
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
         if batch.num_single < batch.num_rows and not all_hidden:
-            batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
-        return Computed(self._model.forward(self._ops, batch, self._pages), starts)
+            if any(row.draws > 1 for row in rows):
+                drawn_at = upload(_drawn_at(rows, starts), batch.tokens.device)
+                batch, starts = replace(batch, logits_indices=drawn_at), _starts(row.draws for row in rows)
+            else:
+                batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
+        hidden, states = tapped_forward(self._model, self._ops, batch, self._pages, self._taps)
+        return Computed(hidden, starts, batch.tokens, states)
 
-    def _sample(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
-        sampled = [index for index, row in enumerate(rows) if row.draws]
-        if not sampled:
+    def _drawn_logits(self, rows: Sequence[Row], computed: Computed) -> Tensor:
+        """[draws, vocab], in order."""
+        drawn_at, replayed = _drawn_at(rows, computed.starts), computed.replayed
+        if replayed is None:
+            return self._logits(computed.hidden, drawn_at)
+        if len(drawn_at) == len(computed.hidden):
+            return replayed.logits
+        return replayed.logits.index_select(0, upload(drawn_at, computed.hidden.device))
+
+    def _sample(
+        self, rows: Sequence[Row], computed: Computed, drafts: Mapping[int, list[int]] = NO_DRAFTS
+    ) -> Draws | None:
+        last = _drawn_at(rows, computed.starts)
+        if not last:
             return None
-        slots = [rows[index].slot for index in sampled]
-        positions = [rows[index].start + rows[index].count for index in sampled]
-        last = [computed.starts[index + 1] - 1 for index in sampled]
+        slots, positions = draws_at(rows)
         device, replayed = computed.hidden.device, computed.replayed
-        all_sampled = len(sampled) == len(computed.hidden)
+        all_sampled = len(last) == len(computed.hidden)
         if not self._place.draws:  # it is here to warm up
             if replayed is None:
                 self._logits(computed.hidden, last)
-            return Draws(tokens=torch.zeros(len(sampled), dtype=torch.int64, device=device))
+            return Draws(tokens=torch.zeros(len(last), dtype=torch.int64, device=device))
         if replayed is not None and self._sampler.argmax_only(slots):
             argmax = replayed.argmax
             return Draws(tokens=argmax if all_sampled else argmax.index_select(0, upload(last, device)))
-        if replayed is None:
-            logits, replay = self._logits(computed.hidden, last), None
-        elif all_sampled:
-            logits, replay = replayed.logits, replayed.draw
-        else:
-            logits, replay = replayed.logits.index_select(0, upload(last, device)), None
-        constraints = self._outputs.constraints(slots, positions)  # last: the device has work meanwhile
+        logits = self._drawn_logits(rows, computed)
+        replay = replayed.draw if replayed is not None and all_sampled else None
+        if replayed is not None and drafts and replay is None:
+            replayed.restore_drafts()
+        constraints = self._outputs.constraints(slots, positions, drafts)  # last: the device has work meanwhile
         return self._sampler.sample(logits, slots, positions, constraints, replay)
 
     def _logits(self, hidden: Tensor, packed: Sequence[int]) -> Tensor:
@@ -220,3 +368,18 @@ class CudaBackend:
             picked = hidden.index_select(0, upload(packed, hidden.device))
         with self._place.telling(RankLogits(list(packed))):
             return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)
+
+
+def _save(head: HeadNetwork, rows: Tensor, states: Tensor) -> None:
+    save_rows(rows, states, head.saved, head.period)
+
+
+def _starts(counts: Iterable[int]) -> list[int]:
+    """Where each begins, and the last one ends."""
+    return list(accumulate(counts, initial=0))
+
+
+def _drawn_at(rows: Sequence[Row], starts: Sequence[int]) -> list[int]:
+    """Where the hidden states are that tokens are drawn from, in order: the last ones of each row, which begins at
+    `starts[r]`."""
+    return [end - back for row, end in zip(rows, starts[1:], strict=True) for back in range(int(row.draws), 0, -1)]

@@ -8,12 +8,12 @@ import torch
 
 from penstock.flow import Row
 from penstock.forward.inputs import RowLayout, TokenInputs
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.slot_tensors import SlotRows
 from penstock.kernels.cuda.chunk_inputs import gather_chunk_inputs
 from penstock.kernels.interface import Batch
 
 
-def gather(rows: Sequence[Row], slots: SlotTensors, into: TokenInputs | None = None) -> Batch:
+def gather(rows: Sequence[Row], slots: SlotRows, into: TokenInputs | None = None) -> Batch:
     """`into`: where to write the per-token inputs; None: to new tensors."""
     layout = RowLayout(rows, slots.block_size)
     device, total = slots.tokens.device, int(layout.starts[-1])

@@ -16,9 +16,12 @@ from msgspec.structs import replace
 
 from penstock.errors import OutOfMemory
 from penstock.flow.ranks import RankWork
+from penstock.flow.step_costs import StepCosts
+from penstock.forward.accepted_draws import run_uncaptured
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
 from penstock.forward.cuda_ranks import ALONE, RankPlace, join, silent_place
+from penstock.forward.cuda_speculation import load_proposer, start_drafting
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
@@ -28,9 +31,11 @@ from penstock.forward.torch_loading import allocate_pages, device_memory, load_m
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
+from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
 from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.model.weights.place import WHOLE, Shard
+from penstock.speculate.proposer import DraftSource
 from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
 from penstock.store.spec import ModelSpec
@@ -55,6 +60,16 @@ class StepSizes(NamedTuple):
     max_sequences: int
 
 
+class Extras(NamedTuple):
+    """What steps are launched for beside the model."""
+
+    place: RankPlace = ALONE  # among the ranks of a group
+    drafts: DraftSource | None = None
+
+
+PLAIN = Extras()
+
+
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
     """Other processes compile kernels while the weights are loaded. An engine in its own process can sleep; one in a
     user's process leaves all memory to torch."""
@@ -64,22 +79,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         nonlocal weights_bytes
         weights_bytes = num_bytes + (0 if followers is None else followers.wait_loaded())
 
-    backend, size = _start(config, grammars, end_phase, loaded)
+    backend, size, costs = _start(config, grammars, end_phase, loaded)
     if followers is not None:
         backend.lead(followers)
-    return BuiltBackend(backend, weights_bytes, size)
+    return BuiltBackend(backend, weights_bytes, size, costs)
 
 
 def follow_rank_0(config: BackendConfig, loaded: Callable[[int], None], work: Iterable[RankWork]) -> None:
     """What any other rank does: the same start, and then what rank 0 tells it. `loaded` is told the bytes of its
     weights."""
-    backend, _ = _start(config, None, lambda _: None, loaded)
+    backend, _, _ = _start(config, None, lambda _: None, loaded)
     backend.follow(work)
 
 
 def _start(
     config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase, loaded: Callable[[int], None]
-) -> tuple[CudaBackend, CacheSize]:
+) -> tuple[CudaBackend, CacheSize, StepCosts | None]:
     """Ranks meet once each has its weights; from then on all do the same, one waiting for the other."""
     end_phase("triton")
     torch_process.set_torch_threads(config.threads)
@@ -87,21 +102,23 @@ def _start(
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
+    extras = Extras(drafts=config.drafts)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device, shard=config.shard)
+        precompile(precompiler, spec, sizes, dtype=dtype, device=device, shard=config.shard, extras=extras)
         end_phase("kernels noted")
         memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
+        proposer = load_proposer(config, model, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
     loaded(model.num_bytes)
-    place = join(config)
-    capture = run_largest_steps(model, sizes, dtype=dtype, place=place)
+    extras = extras._replace(place=join(config))
+    capture = run_largest_steps(model, sizes, dtype=dtype, extras=extras)
     end_phase("rehearsal")
     size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
-    if place.ranks is not None:
-        size = agreed_size(size, place.ranks)
+    if extras.place.ranks is not None:
+        size = agreed_size(size, extras.place.ranks)
     pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
     backend = CudaBackend(
         model,
@@ -110,12 +127,19 @@ def _start(
         max_sequences=limits.max_sequences,
         grammars=grammars,
         memory=memory,
-        place=place,
+        place=extras.place,
+        drafts=config.drafts,
+        head=None if isinstance(proposer, Decoder) else proposer,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
     end_phase("graphs")
-    return backend, size
+    costs: StepCosts | None = None
+    if config.drafts is not None:
+        allocate, num_bytes = memory and memory.kv.empty, model.num_bytes
+        costs = start_drafting(config, backend, proposer, size, capture, weights_bytes=num_bytes, allocate=allocate)
+        end_phase("speculation")
+    return backend, size, costs
 
 
 def precompile(
@@ -126,12 +150,13 @@ def precompile(
     dtype: torch.dtype,
     device: torch.device,
     shard: Shard = WHOLE,
+    extras: Extras = PLAIN,
 ) -> None:
     """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(precompiler, spec, sizes, dtype, device, shard)
+        _find_kernels(precompiler, spec, sizes, dtype, device, shard, extras)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
@@ -144,29 +169,32 @@ def _find_kernels(
     dtype: torch.dtype,
     device: torch.device,
     shard: Shard,
+    extras: Extras,
 ) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
     model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context, shard=shard)
-    backend = _backend(model, sizes, dtype, device, silent_place(shard, spec.vocab_size))
+    backend = _backend(model, sizes, dtype, device, extras._replace(place=silent_place(shard, spec.vocab_size)))
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
         backend.graphs(sizes.step_tokens).decode.run_uncaptured()
+        if extras.drafts is not None:
+            run_uncaptured(device)
     if precompiler.is_compiling:  # meanwhile libraries are initialised for `run_largest_steps`
         with precompiler.collecting():
             _run_steps(backend, model, sizes, largest)
 
 
-def run_largest_steps(model: Model, sizes: StepSizes, *, dtype: torch.dtype, place: RankPlace = ALONE) -> GraphCapture:
+def run_largest_steps(model: Model, sizes: StepSizes, *, dtype: torch.dtype, extras: Extras = PLAIN) -> GraphCapture:
     """Runs the largest steps over a cache of nothing but block 0, and captures the largest graphs. The result keeps the
     memory of the graphs to come."""
     capture = GraphCapture()
     setting, what = "step_tokens", f"{sizes.step_tokens} tokens"
     try:
-        backend = _backend(model, sizes, dtype, torch.device("cuda"), place)
+        backend = _backend(model, sizes, dtype, torch.device("cuda"), extras)
         _run_steps(backend, model, sizes, min(sizes.step_tokens, sizes.context - 1))
         setting, what = "max_sequences", f"{sizes.max_sequences} sequences"
         backend.graphs(sizes.step_tokens).capture_largest(capture)
@@ -193,10 +221,13 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
     backend.use(graphs)
 
 
-def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, place: RankPlace) -> CudaBackend:
+def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, extras: Extras) -> CudaBackend:
     groups = len(model.spec.cache_groups)
     pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
-    return CudaBackend(model, pages, context=sizes.context, max_sequences=sizes.max_sequences, place=place)
+    context, max_sequences = sizes.context, sizes.max_sequences
+    return CudaBackend(
+        model, pages, context=context, max_sequences=max_sequences, place=extras.place, drafts=extras.drafts
+    )
 
 
 def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int) -> None:

@@ -15,7 +15,7 @@ between. All graphs share one memory pool and write their logits to the same pla
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,13 +26,16 @@ from torch import Tensor
 from penstock.flow import Row
 from penstock.forward.cuda_ranks import ALONE, RankPlace
 from penstock.forward.graph_capture import GraphCapture
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.slot_tensors import SlotRows
+from penstock.forward.taps import tapped_forward
 from penstock.kernels.cuda import sample
+from penstock.kernels.cuda.accept import write_tokens
 from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
 from penstock.sample.cuda_sampler import CudaSampler, ReplayDraw
+from penstock.speculate.proposer import Taps
 
 if TYPE_CHECKING:
     from penstock.forward.backend import Model
@@ -49,17 +52,23 @@ class Captured:
     graph: torch.cuda.CUDAGraph
     filtered: torch.cuda.CUDAGraph
     full: torch.cuda.CUDAGraph
-    rows: Tensor  # [3, size] int64, written before each replay: slots, positions, drawn positions (0: draws none)
+    # [4, size] int64, written before each replay: slots, positions, drawn positions (0: draws none), masks
+    rows: Tensor
     hidden: Tensor  # [size, hidden]
+    states: Tensor  # [size, width] of the taps, or `hidden`
 
 
 class Replayed(NamedTuple):
     """The results of a decode graph, of all tokens of a step's rows. `draw` overwrites logits and argmax."""
 
+    tokens: Tensor  # [tokens] int64: the inputs
     hidden: Tensor  # [tokens, hidden]
+    states: Tensor  # [tokens, width]: what a draft head reads
+    size: int  # of the graph
     logits: Tensor  # [tokens, vocab] float32
-    argmax: Tensor  # [tokens] int64; that of a sampled row's last token is in its slot
+    argmax: Tensor  # [tokens] int64; those of a row's draws are in its slot, over its drafts
     draw: ReplayDraw  # samples all tokens and writes these to the slots instead
+    restore_drafts: Callable[[], None]  # writes the inputs to the slots again, where the graph has written its argmax
 
 
 class DecodeGraphs:
@@ -69,18 +78,23 @@ class DecodeGraphs:
         self,
         model: Model,
         pages: Sequence[Pages],
-        slots: SlotTensors,
+        slots: SlotRows,
         sampler: CudaSampler,
         *,
         padding_slot: int,
+        most_rows: int,
         place: RankPlace = ALONE,
+        taps: Taps = (),
+        save: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
-        """`padding_slot`, the last one, is the slot of padding rows. Its index is also the number of other slots, and
-        the most rows of a graph. A rank that does not draw has graphs that end with its part of the logits."""
+        """`padding_slot` is the slot of padding rows; `most_rows`: of a graph. Graphs of a rank that does not draw end
+        with its part of the logits. `taps`: of a draft head; `save` is given rows and states of each step, to launch
+        kernels."""
+        self.most_rows, self._taps, self._save = most_rows, taps, save
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
         self._ops, self._draws = place.operations(CudaOperations()), place.draws
         self._tables, self._scratch = sampler.tables, sampler.scratch
-        self._sizes = [size for size in SIZES if size < padding_slot] + [padding_slot]
+        self._sizes = [size for size in SIZES if size < most_rows] + [most_rows]
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
@@ -88,7 +102,7 @@ class DecodeGraphs:
             torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
         )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
-        self._logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
+        self.logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -128,32 +142,39 @@ class DecodeGraphs:
             return capture.capture(lambda: self._draw(rows, full=full))[0]
 
         self._compute(rows)  # first: compilation and loading must not be captured
-        graph, hidden = capture.capture(lambda: self._compute(rows))
+        graph, (hidden, states) = capture.capture(lambda: self._compute(rows))
         filtered, full = (draws(False), draws(True)) if self._draws else (graph, graph)
-        return Captured(graph, filtered, full, rows, hidden)
+        return Captured(graph, filtered, full, rows, hidden, states)
+
+    def captured(self) -> list[tuple[int, Tensor, Tensor]]:
+        """Of each graph: its size, and the rows and states of a replay."""
+        return [(one.rows.shape[1], one.rows, one.states) for one in reversed(self._captured)]
 
     @torch.inference_mode()
-    def _compute(self, rows: Tensor) -> Tensor:
-        model, logits = self._model, self._logits[: rows.shape[1]]
-        hidden = model.forward(self._ops, self._batch(rows), self._pages)
+    def _compute(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        model, logits = self._model, self.logits[: rows.shape[1]]
+        hidden, states = tapped_forward(model, self._ops, self.batch(rows), self._pages, self._taps)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
         if self._draws:
             sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
-        return hidden
+        if self._save is not None:
+            self._save(rows, states)
+        return hidden, states
 
     @torch.inference_mode()
     def _draw(self, rows: Tensor, *, full: bool) -> None:
         """After `_compute`."""
         count = rows.shape[1]
-        work = self._logits[:count], rows, self._tables, self._scratch, self._drawn[:count]
+        work = self.logits[:count], rows, self._tables, self._scratch, self._drawn[:count]
         sample.full(*work) if full else sample.filtered(*work, found=True)
 
     def _rows(self, size: int) -> Tensor:
-        return torch.tensor([[self._padding_slot] * size, [0] * size, [0] * size], device=self._tokens.device)
+        padding = [self._padding_slot] * size
+        return torch.tensor([padding, [0] * size, [0] * size, padding], device=self._tokens.device)
 
     def run(self, rows: Sequence[Row]) -> Replayed:
         """Replay the graph of these rows, for which `fits` is true."""
-        slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
+        slots, starts, counts, draws = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
         captured = self._captured[bisect_left(self._sizes, count)]
@@ -161,18 +182,37 @@ class DecodeGraphs:
         inputs[0] = self._padding_slot
         inputs[0, :count] = slots.repeat(counts)
         inputs[1, :count] = np.arange(count) + (starts + counts - ends).repeat(counts)
-        inputs[2, ends - 1] = (starts + counts) * sampled
+        is_drawn = np.arange(count) >= (ends - draws).repeat(counts)
+        inputs[2, :count] = (inputs[1, :count] + 1) * is_drawn
+        inputs[3] = inputs[0]
         put(captured.rows, inputs)
         captured.graph.replay()
-        drawn = self._drawn[:count]
+        drawn, has_drafts = self._drawn[:count], int(draws.max()) > 1
 
-        def draw(full: bool) -> Tensor:
+        def restore_drafts() -> None:
+            write_tokens(captured.rows, self._tokens, self._slots.tokens)
+
+        def draw(full: bool, masks: Sequence[int] | None) -> Tensor:
+            if masks is not None:
+                put(captured.rows[3, :count], np.array(masks))
+            if full and has_drafts:  # penalties read them
+                restore_drafts()
             (captured.full if full else captured.filtered).replay()
             return drawn
 
-        return Replayed(captured.hidden[:count], self._logits[:count], drawn, draw)
+        return Replayed(
+            tokens=self._tokens[:count],
+            hidden=captured.hidden[:count],
+            states=captured.states[:count],
+            size=len(captured.hidden),
+            logits=self.logits[:count],
+            argmax=drawn,
+            draw=draw,
+            restore_drafts=restore_drafts,
+        )
 
-    def _batch(self, rows: Tensor) -> Batch:
+    def batch(self, rows: Tensor) -> Batch:
+        """The inputs of `rows` [2 or more, n]: slots and positions, of a token each."""
         size = rows.shape[1]
         tokens, positions, lengths = self._tokens[:size], self._positions[:size], self._lengths[:size]
         maps = tuple(BlockMap(whole.tables[:size], whole.targets[:size]) for whole in self._maps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from penstock.sample.reports import Reports
 
 
 class TokenReader(Protocol):
-    """Tokens on their way to the host."""
+    """Tokens, or counts of them, on their way to the host."""
 
     def tolist(self) -> list[int]: ...
 
@@ -29,14 +29,14 @@ class LaunchedStep:
     reports: Reports | None  # None: nothing comes along with the tokens
     prompts: dict[int, list[Logprobs]]  # by row
     pooled: Pooled | None
-    kept: list[int] | None = None  # [rows] how many draws of each count; None: no row has drafts
-    drafts: Mapping[int, list[int]] = field(default_factory=dict)  # by slot
+    kept: TokenReader | list[int] | None = None  # [rows] how many draws of each count; None: no row has drafts
+    drafts: Callable[[], Mapping[int, list[int]]] | Mapping[int, list[int]] = field(default_factory=dict)  # by slot
     audit: tuple[int, int] = (0, 0)  # as StepResult has it
 
     def result(self) -> StepResult:
         """Waits for the device."""
         if self.kept is not None:
-            return self._drafted_result(self.kept)
+            return self._drafted_result(_read(self.kept))
         tokens = iter(self._token_list() if self.tokens is not None else ())
         results = [RowResult([next(tokens)] if row.draws else []) for row in self.rows]
         for row, parts in self.prompts.items():
@@ -48,9 +48,10 @@ class LaunchedStep:
 
     def _drafted_result(self, kept: list[int]) -> StepResult:
         drawn, results, place = self._token_list(), [], 0
+        drafts = self.drafts() if callable(self.drafts) else self.drafts
         sampled: dict[int, tuple[RowResult, int]] = {}  # by row of the logits, if it counts: where its token is
         for row, count in zip(self.rows, kept, strict=True):
-            result = RowResult(drawn[place : place + count], drafts=self.drafts.get(row.slot, []))
+            result = RowResult(drawn[place : place + count], drafts=drafts.get(row.slot, []))
             sampled |= {place + index: (result, index) for index in range(count)}
             results.append(result)
             place += row.draws
@@ -94,7 +95,7 @@ class LaunchedStep:
             return None
         places: set[int] = set()
         first = 0
-        for row, count in zip(self.rows, self.kept, strict=True):
+        for row, count in zip(self.rows, _read(self.kept), strict=True):
             places.update(range(first, first + count))
             first += row.draws
         return places
@@ -112,4 +113,8 @@ class LaunchedStep:
 
     def _token_list(self) -> list[int]:
         assert self.tokens is not None
-        return self.tokens if isinstance(self.tokens, list) else self.tokens.tolist()
+        return _read(self.tokens)
+
+
+def _read(values: TokenReader | list[int]) -> list[int]:
+    return values if isinstance(values, list) else values.tolist()

@@ -27,6 +27,10 @@ class SlotChanges:
     def __init__(self, max_sequences: int, num_groups: int) -> None:
         self._held = [[0] * max_sequences for _ in range(num_groups)]  # [groups][slots]
 
+    def held(self, group: int, slot: int) -> int:
+        """Blocks in the table."""
+        return self._held[group][slot]
+
     @staticmethod
     def tokens(admits: Sequence[Admit]) -> list[Piece]:
         return [Piece(admit.slot, 0, admit.tokens) for admit in admits]

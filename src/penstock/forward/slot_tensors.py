@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +12,21 @@ from torch import Tensor
 from penstock.flow import Admit, Extend
 from penstock.forward.slot_changes import Piece, SlotChanges
 from penstock.kernels.upload import put, upload
+
+
+class SlotRows(Protocol):
+    """What steps read of slots."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """[slots, context + 1] int32"""
+
+    @property
+    def tables(self) -> Sequence[Tensor]:
+        """[cache groups] of [slots, blocks] int32"""
+
+    @property
+    def block_size(self) -> int: ...
 
 
 class SlotTensors:
@@ -28,6 +44,10 @@ class SlotTensors:
             torch.zeros(max_sequences, width, dtype=torch.int32, device=device) for _ in range(num_groups)
         )
         self._changes = SlotChanges(max_sequences, num_groups)
+
+    def capacity(self, slot: int) -> int:
+        """Positions of a sequence that have blocks, in the first cache group."""
+        return self._changes.held(0, slot) * self.block_size
 
     def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
         """Write the changes of a plan."""

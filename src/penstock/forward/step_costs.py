@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.flow import Admit, Backend, Row, SamplingParams, StepPlan
@@ -22,20 +23,29 @@ GOOD_FOR_S = 7 * 24 * 3600.0  # a measurement of a busy machine is not kept for 
 FOLDER = "step_costs"
 
 
-def step_costs(backend: Backend, what: tuple[object, ...], *, max_rows: int, num_groups: int) -> StepCosts:
-    """Of steps with up to `max_rows` rows. `what` names all that they depend on: model, kernels, threads."""
-    name = hashlib.blake2b(repr((what, ROWS, os.cpu_count())).encode(), digest_size=12).hexdigest()
+def step_costs(
+    backend: Backend,
+    what: tuple[object, ...],
+    *,
+    max_rows: int,
+    num_groups: int,
+    sizes: Sequence[int] = ROWS,
+    draft_s: float = 0.0,
+) -> StepCosts:
+    """Of steps with up to `max_rows` rows. `what` names all that they depend on: model, kernels, threads. `draft_s` as
+    in `StepCosts`."""
+    sizes = [rows for rows in sizes if rows <= max(2, max_rows)]
+    name = hashlib.blake2b(repr((what, sizes, os.cpu_count())).encode(), digest_size=12).hexdigest()
     file = cache_root() / FOLDER / f"{name}.json"
     found = _read(file)
     if found is None:
-        found = measure(backend, max_rows=max_rows, num_groups=num_groups)
+        found = measure(backend, sizes, max_rows=max_rows, num_groups=num_groups)
         _write(file, found)
-    return StepCosts(found)
+    return StepCosts(found, draft_s)
 
 
-def measure(backend: Backend, *, max_rows: int, num_groups: int) -> dict[int, float]:
+def measure(backend: Backend, sizes: Sequence[int], *, max_rows: int, num_groups: int) -> dict[int, float]:
     """Seconds by rows, the best of several. The steps write to block 0, which belongs to no sequence."""
-    sizes = [rows for rows in ROWS if rows <= max(2, max_rows)]
     admits = [
         Admit(slot, [0, 0], 1, SamplingParams(temperature=0.0), 0, 0, (), [[0] for _ in range(num_groups)])
         for slot in range(min(sizes[-1], max_rows))

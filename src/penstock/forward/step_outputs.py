@@ -45,6 +45,9 @@ class StepOutputs:
         pooled = self._embedders.add(rows, hidden, starts)
         return self._prompts.measure(rows, starts, hidden), pooled
 
+    def has_constraint(self, slot: int) -> bool:
+        return self._constraints.has(slot)
+
     def allowed_length(self, slot: int, drafts: list[int]) -> int:
         """How many of the drafts its constraint allows; all, if it has none. Waits as `constraints` does."""
         if self._constraints.has(slot):

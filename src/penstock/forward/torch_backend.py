@@ -20,6 +20,7 @@ from penstock.forward.rank_forward import Followers, LeadingForward, agreed_size
 from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.torch_adapters import TorchAdapters, torch_adapters
+from penstock.forward.torch_audit import compare_draws
 from penstock.forward.torch_forward import Computed, Forward, TorchForward
 from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.forward.torch_loading import allocate_pages, load_model
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
 
 CPU = torch.device("cpu")
-# How much logits may differ by rounding: a share of the largest.
-ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
@@ -203,17 +202,16 @@ class TorchBackend:
     def _compare(self, rows: Sequence[Row], draws: Draws, kept: list[int], logits: Tensor) -> tuple[int, int]:
         """The audit of a step with drafts, which drew from `logits`."""
         assert self._audit is not None
-        tokens, masks = draws.tokens.tolist(), self._sampler.mask_rows(draws_at(rows)[0], draws.constraints)
+        masks = self._sampler.mask_rows(draws_at(rows)[0], draws.constraints)
 
-        def redraw(plain: list[Row], at: list[int]) -> list[int]:
+        def compute(plain: list[Row]) -> tuple[Tensor, torch.dtype]:
             hidden, _, drawn_at = self._compute(plain)
-            own = self._forward.logits(hidden, drawn_at)
-            tolerance = ROUNDING[hidden.dtype] * logits[at].abs().amax(1)
-            alike = ((own - logits[at]).abs().amax(1) <= tolerance).tolist()
+            return self._forward.logits(hidden, drawn_at), hidden.dtype
+
+        def draw(own: Tensor, plain: list[Row], at: list[int]) -> list[int]:
             slots, positions = draws_at(plain)
             mask_rows = {place: masks[row] for place, row in enumerate(at) if row in masks}
-            drawn = self._sampler.draw(own, slots, positions, mask_rows).tolist()
-            pairs = zip(at, alike, drawn, strict=True)
-            return [tokens[row] if same else token for row, same, token in pairs]
+            return self._sampler.draw(own, slots, positions, mask_rows).tolist()
 
-        return self._audit.compare(self._tokens.numpy(), rows, tokens, kept, redraw)
+        slots, tokens = self._tokens.numpy(), draws.tokens.tolist()
+        return compare_draws(self._audit, slots, rows, tokens, kept, logits, compute, draw)

@@ -26,18 +26,24 @@ from penstock.sample.reference.reports import report
 from penstock.sample.request_table import RequestTable
 from penstock.sample.slot_request import SlotRequest
 
-# Replays the captured draw graph: full (with adjustments of logits) or only filtered. Gives the tokens.
-ReplayDraw = Callable[[bool], Tensor]
+# Replays the captured draw graph: full (with adjustments of logits) or only filtered; with the masks of these rows, if
+# they are not those of the slots. Gives the tokens.
+ReplayDraw = Callable[[bool, Sequence[int] | None], Tensor]
 
 
 class CudaSampler:
-    def __init__(self, vocab_size: int, tokens: Tensor) -> None:
-        """`tokens` [slots, context]: the sequences. Drawn tokens are written there."""
-        self._requests = RequestTable(vocab_size, len(tokens))
+    def __init__(self, vocab_size: int, tokens: Tensor, most_draws: int = 0) -> None:
+        """`tokens` [slots, context]: the sequences. Drawn tokens are written there. `most_draws`: of a step with
+        drafts; 0: there are none."""
+        self._requests = RequestTable(vocab_size, len(tokens), most_draws)
+        self.inspects = self._requests.inspects
         self._tokens, self._device = tokens, tokens.device
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
-        self.tables = SamplingTables.blank(tokens, self._hashes, MAX_BIASES)
-        self.scratch = DrawScratch.of(len(tokens), vocab_size, self._device)
+        self.tables = SamplingTables.blank(tokens, self._hashes, MAX_BIASES, most_draws + 1 if most_draws else 0)
+        self.scratch = DrawScratch.of(max(len(tokens), most_draws), vocab_size, self._device)
+        self.no_mask = len(self.tables.allowed) - 1  # the row that allows all tokens, where there are drafts
+        if most_draws:
+            self.tables.allowed[self.no_mask] = -1
         # Requests that are not on the device yet: steps of greedy draws alone do not read them.
         self._unwritten: dict[int, SlotRequest] = {}
         self._adjusted: set[int] = set()  # slots whose logits change before the draw
@@ -58,7 +64,8 @@ class CudaSampler:
         constraints: StepConstraints | None = None,
         replay: ReplayDraw | None = None,
     ) -> Draws:
-        """As `TorchSampler.sample`. `replay` draws from these very logits as a CUDA graph."""
+        """As `TorchSampler.sample`; slots with drafts have them at these positions. `replay` draws from these very
+        logits as a CUDA graph."""
 
         def draw_tokens() -> Tensor:
             return self._draw(logits, slots, positions, constraints, replay)
@@ -76,22 +83,61 @@ class CudaSampler:
         if replay is None and self.argmax_only(slots):
             return self._launch(sample.greedy, logits, slots, positions)
         self._write_params()
-        full = not self._adjusted.isdisjoint(slots)
-        if full:
+        if not self._adjusted.isdisjoint(slots):
             self._write_masks(slots, positions, constraints)
+        return self.draw_again(logits, slots, positions, self.mask_rows(slots, constraints), replay)
+
+    def begin_drafts(self, slots: Sequence[int]) -> bool:
+        """Before drafts are drawn as the requests in these slots ask for. Whether all take the token of the largest
+        logit."""
+        if self.argmax_only(slots):
+            return True
+        self._write_params()
+        return False
+
+    def draw_drafts(
+        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], mask_rows: Sequence[int]
+    ) -> None:
+        """To the slots. Without typical_p."""
+        self._launch(sample.full, logits, slots, positions, mask_rows)
+
+    def mask_rows(self, slots: Sequence[int], constraints: StepConstraints | None) -> list[int] | None:
+        """Which mask each row takes. None: that of its slot."""
+        if constraints is None or len(constraints.rows) == len({slots[row] for row in constraints.rows}):
+            return None
+        rows = list(slots)
+        for row, place in zip(constraints.rows, self._requests.mask_rows(slots, constraints), strict=True):
+            rows[row] = place
+        return rows
+
+    def draw_again(
+        self,
+        logits: Tensor,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        mask_rows: Sequence[int] | None = None,
+        replay: ReplayDraw | None = None,
+    ) -> Tensor:
+        """As `sample`, with the parameters and masks that are there, and nothing but tokens."""
+        full = not self._adjusted.isdisjoint(slots)
         if replay is not None:
-            tokens = replay(full)
+            tokens = replay(full, mask_rows)
         else:
-            tokens = self._launch(sample.full if full else sample.filtered, logits, slots, positions)
+            tokens = self._launch(sample.full if full else sample.filtered, logits, slots, positions, mask_rows)
         if not self._typical.isdisjoint(slots):
             self._draw_typical(logits, slots, positions, tokens)
         return tokens
 
     def _launch(
-        self, way: Callable[..., None], logits: Tensor, slots: Sequence[int], positions: Sequence[int]
+        self,
+        way: Callable[..., None],
+        logits: Tensor,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        mask_rows: Sequence[int] | None = None,
     ) -> Tensor:
         """One of the functions of `kernels.cuda.sample`."""
-        rows = upload([slots, positions, positions], self._device)
+        rows = upload([slots, positions, positions, mask_rows or slots], self._device)
         tokens = torch.empty(len(slots), dtype=torch.int64, device=self._device)
         way(logits, rows, self.tables, self.scratch, tokens)
         return tokens

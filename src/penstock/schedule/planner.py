@@ -29,6 +29,7 @@ from penstock.schedule.tenant_shares import ROW_COST, TenantShare
 # Beside foreground rows, background rows get as many tokens as those, but at least this share of the step's budget: a
 # few rows on a CPU, where each costs time, and a hundred on a GPU, where they cost little.
 BACKGROUND_SHARE = 1 / 128
+WAITING_SHARE = 1 / 4  # of the running sequences: if so many wait to get drafts, no step is planned ahead
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Step:
     plan: StepPlan
     sequences: list[Sequence]  # [rows]
     planned: float  # when
+    ahead: bool = False  # before the last step was settled
 
 
 @dataclass(slots=True)
@@ -84,13 +86,13 @@ class PlanBuilder:
             sequence.pending += 1
         sequence.in_flight += 1
 
-    def build(self, number: int, now: float) -> Step | None:
+    def build(self, number: int, now: float, ahead: bool) -> Step | None:
         """The plan, rows of one token first; None if there are no rows."""
         rows = self.singles + self.longer
         if not rows:
             return None
         plan = StepPlan(number, self.admits, self.extends, [row for _, row in rows])
-        return Step(plan, [sequence for sequence, _ in rows], now)
+        return Step(plan, [sequence for sequence, _ in rows], now, ahead)
 
 
 class Planner:
@@ -107,6 +109,8 @@ class Planner:
     def plan(self, number: int, now: float, in_flight: bool) -> Step | None:
         """The next step; None if there is nothing to compute. `in_flight`: whether earlier steps are not settled."""
         queues = self._queues
+        if in_flight and self._speculation is not None and self._waits_for_drafts():
+            return None
         queues.reorder(now)
         queues.load_adapters()
         self._yield_to_foreground(number)
@@ -120,7 +124,14 @@ class Planner:
         queues.load_adapters()
         if queues.recorder is not None:
             queues.recorder.note_blocked(self._wait_reason(plan, short), queues.ready.shares, now)
-        return plan.build(number, now)
+        return plan.build(number, now, in_flight)
+
+    def _waits_for_drafts(self) -> bool:
+        """Whether so many sequences wait for the step in flight that the others do so, too: else two groups would take
+        turns, and those that wait would have a row in every second step only."""
+        running = self._queues.running
+        waiting = sum(one.drafting is not None and one.pending > 0 and one.drafting.waits for one in running)
+        return waiting > 0 and waiting >= WAITING_SHARE * len(running)
 
     def _wait_reason(self, plan: PlanBuilder, blocks_short: bool) -> int:
         """Why the first in the queue was not admitted: an index in `record.WAITS`."""

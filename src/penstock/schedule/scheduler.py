@@ -76,6 +76,7 @@ class Scheduler:
         self._planner = Planner(self._queues, step_tokens, speculation)
         self.views = Views(self._queues, self._planner)
         self._steps: deque[Step] = deque()  # in flight, oldest first
+        self._settled: float | None = None  # when the last step was, if there has been work since
         self._number = 0  # of the newest plan
         self._submitted = 0
         self._newest: Sequence | None = None  # submitted since the last plan
@@ -163,8 +164,9 @@ class Scheduler:
         now = self._clock()
         self._queues.retire(result.number)
         if self._speculation is not None:
-            seconds = None if self.lookahead else now - step.planned
-            self._speculation.settle(step.sequences, step.plan.rows, result.rows, seconds)
+            # Planned ahead, steps overlap; else the host's work between two of them counts where there is look-ahead.
+            began = step.planned if self._settled is None or not self.lookahead else self._settled
+            self._speculation.settle(step.sequences, step.plan.rows, result.rows, now - began, step.ahead)
             if result.audited:
                 self._speculation.add_audit(result.audited, result.mismatches)
         for sequence, row, outcome in zip(step.sequences, step.plan.rows, result.rows, strict=True):
@@ -174,6 +176,7 @@ class Scheduler:
                 self._settle_row(sequence, row, outcome, now)
             else:
                 sequence.share.charge(-cost_of(row.tokens))  # the row was surplus
+        self._settled = now if self._queues.running else None
         if self._measures:
             self._pace.add_step(step.planned, now, [row.count for row in step.plan.rows])
         self._expire(now)

@@ -50,9 +50,14 @@ class Speculation(Protocol):
         """Of its next row, in a step in which about `rows` sequences draw a token."""
 
     def settle(
-        self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult], seconds: float | None
+        self,
+        sequences: Items[Sequence],
+        rows: Items[Row],
+        results: Items[RowResult],
+        seconds: float | None,
+        ahead: bool = False,
     ) -> None:
-        """A step is over; None: how long it took is not known."""
+        """A step is over; None: how long it took is not known. `ahead`: it was planned ahead."""
 
     def add_audit(self, tokens: int, mismatches: int) -> None:
         """Tokens were drawn again without drafts."""
@@ -63,14 +68,19 @@ class Speculation(Protocol):
 class CreditSpeculation:
     """Implements `Speculation`."""
 
-    def __init__(self, costs: StepCosts) -> None:
+    def __init__(self, costs: StepCosts, *, plans_ahead: bool = False) -> None:
+        """`plans_ahead`: whether steps are planned before the last one is settled. A sequence that may get drafts
+        waits for that, and pays for the time in which the device does."""
+        if plans_ahead:
+            costs.plan_ahead()
         self._costs = costs
         self._drafted = [0] * MOST_DRAFTS  # by position in the draft, since the start
         self._accepted = [0] * MOST_DRAFTS
         self._steps = 0  # with drafts
         self._saved_s = 0.0
         self._audited = self._mismatches = 0  # tokens
-        self._known_prices: dict[int, tuple[float, list[float]]] = {}  # by rows, at a scale of costs
+        # By rows, at a scale of costs and a time of waiting.
+        self._known_prices: dict[int, tuple[tuple[float, float], list[float]]] = {}
 
     def budget_for(self, message: Submit) -> DraftBudget | None:
         return DraftBudget() if message.params.speculation and message.task == "generate" else None
@@ -87,18 +97,26 @@ class CreditSpeculation:
 
     def _prices(self, rows: int) -> list[float]:
         """Of 1, 2, ... drafts of one row: in units of the time per token."""
-        if (known := self._known_prices.get(rows)) is None or known[0] != self._costs.scale:
-            known = (self._costs.scale, [rows * self._costs.added(rows, n) for n in range(1, MOST_DRAFTS + 1)])
+        costs = self._costs
+        at = costs.scale, costs.wait_s
+        if (known := self._known_prices.get(rows)) is None or known[0] != at:
+            waiting = costs.waiting(rows)  # the others wait, too
+            known = (at, [waiting + rows * costs.added(rows, n) for n in range(1, MOST_DRAFTS + 1)])
             self._known_prices[rows] = known
         return known[1]
 
     def settle(
-        self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult], seconds: float | None
+        self,
+        sequences: Items[Sequence],
+        rows: Items[Row],
+        results: Items[RowResult],
+        seconds: float | None,
+        ahead: bool = False,
     ) -> None:
         drafted = sum(result.drafted for result in results)
         tokens, price = sum(row.count for row in rows), 0.0
         if seconds is not None and tokens == len(rows):
-            self._costs.observe(tokens, drafted, seconds)
+            self._costs.observe(tokens, drafted, seconds, ahead)
         if drafted:
             self._steps += 1
             drawing = sum(row.draws > 0 for row in rows)
@@ -106,16 +124,24 @@ class CreditSpeculation:
             price = added * drawing / drafted
             accepted = sum(len(result.tokens) - 1 for result in results if result.drafted)
             self._saved_s += self._costs.seconds(tokens) * (accepted / drawing - added)
+        waiting = self._waiting_price(sequences, tokens)
         for sequence, result in zip(sequences, results, strict=True):
             budget, count = sequence.drafting, len(result.tokens)
             if budget is None or not count:
                 continue
+            earned = TOKEN_CREDIT * count - (waiting if budget.reserved else 0.0)
             budget.reserved = 0
-            earned = TOKEN_CREDIT * count
             if result.drafted:
                 earned += count - 1 - price * result.drafted
                 self._count(budget, result.drafted, count - 1)
             budget.credit = min(MOST_CREDIT, budget.credit + earned)
+
+    def _waiting_price(self, sequences: Items[Sequence], tokens: int) -> float:
+        """What each sequence that waited to get drafts pays for all that waited with it."""
+        if not self._costs.wait_s:
+            return 0.0
+        waited = sum(one.drafting is not None and one.drafting.reserved > 0 for one in sequences)
+        return self._costs.waiting(tokens) * len(sequences) / max(1, waited)
 
     def add_audit(self, tokens: int, mismatches: int) -> None:
         self._audited += tokens

@@ -35,14 +35,16 @@ class Rates:
         return (self._right[kind] + PRIOR * before) / (self._tried[kind] + PRIOR)
 
 
-def choose_lengths(costs: StepCosts, rows: int, proposals: Sequence[tuple[float, int]]) -> list[int]:
+def choose_lengths(
+    costs: StepCosts, rows: int, proposals: Sequence[tuple[float, int]], most: int | None = None
+) -> list[int]:
     """How many tokens to draft of each proposal, in a step of `rows` that draw. A proposal is how often its tokens are
     right if those before are, and how many there are. The likeliest tokens are drafted: as many of them as save the
     most time."""
     chances = [(rate**place, index) for index, (rate, most) in enumerate(proposals) for place in range(1, most + 1)]
     chances.sort(key=lambda chance: -chance[0])  # of one proposal they are in order
     chosen, most_saved, right = 0, 0.0, 0.0
-    for count, (chance, _) in enumerate(chances, 1):
+    for count, (chance, _) in enumerate(chances[:most], 1):
         right += chance
         if (saved := right - rows * costs.added(rows, count)) > most_saved:
             chosen, most_saved = count, saved

@@ -25,11 +25,13 @@ class DraftedRows(NamedTuple):
 class Drafter:
     """One per backend. An Admit replaces what it holds for the slot."""
 
-    def __init__(self, proposer: Proposer, costs: StepCosts, tokens: Array) -> None:
-        """`tokens` [slots, context] int32: the sequences. Drafts are written there."""
+    def __init__(self, proposer: Proposer, costs: StepCosts, tokens: Array, most_draws: int | None = None) -> None:
+        """`tokens` [slots, context] int32: the sequences. Drafts are written there. `most_draws`: of a step with
+        drafts."""
         self._proposer = proposer
         self._costs = costs
         self._tokens = tokens
+        self._most_draws = most_draws
         self._rates = Rates(proposer.kinds)  # of all sequences
         self._slot_rates: dict[int, Rates] = {}
         self._end_tokens: dict[int, frozenset[int]] = {}  # by slot
@@ -44,8 +46,9 @@ class Drafter:
         """None: the step has no drafts."""
         wanted = [DraftRow(row.slot, row.start + row.count, row.draws - 1) for row in rows if row.draws > 1]
         num_drawing = sum(row.draws > 0 for row in rows)
+        most = None if self._most_draws is None else max(0, self._most_draws - num_drawing)
         if self._proposer.computes:
-            wanted = self._worthwhile(wanted, num_drawing)
+            wanted = self._worthwhile(wanted, num_drawing, most)
         if not wanted:
             return None
         proposals = [
@@ -56,6 +59,7 @@ class Drafter:
             self._costs,
             num_drawing,
             [(self._slot_rates[row.slot].rate(kind, self._rates), len(tokens)) for row, tokens, kind in proposals],
+            most,
         )
         drafts: dict[int, list[int]] = {}
         kinds: dict[int, int] = {}
@@ -67,11 +71,11 @@ class Drafter:
             return None
         return DraftedRows([with_drafts(row, len(drafts.get(row.slot, ()))) for row in rows], drafts, kinds)
 
-    def _worthwhile(self, rows: Sequence[DraftRow], num_drawing: int) -> list[DraftRow]:
+    def _worthwhile(self, rows: Sequence[DraftRow], num_drawing: int, most: int | None) -> list[DraftRow]:
         """With no more tokens to propose than are likely to be worth their price; before there are any, all proposals
         are of the first kind."""
         chances = [(self._slot_rates[row.slot].rate(0, self._rates), row.most) for row in rows]
-        lengths = choose_lengths(self._costs, num_drawing, chances)
+        lengths = choose_lengths(self._costs, num_drawing, chances, most)
         return [row._replace(most=most) for row, most in zip(rows, lengths, strict=True) if most]
 
     def settle(self, drafted: DraftedRows, kept: Sequence[int]) -> None:

@@ -60,7 +60,6 @@ BACKENDS: dict[BackendKind, str] = {
     "native": "penstock.forward.native_backend",
     "cuda": "penstock.forward.cuda_startup",
 }
-DRAFTING: tuple[BackendKind, ...] = ("native", "torch")  # backends that draft tokens
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 ADAPTER_MEMORY = "1GiB"  # a hundred adapters of rank 16 for a model of 135 million parameters
@@ -264,17 +263,15 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
 def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSource | None:
     """Reads what drafts tokens, so that all that is wrong with it is said before the model is loaded."""
     how, split = settings.engine.speculate, kind == "cuda" and settings.engine.tensor_parallel > 1
-    if how == "off" or (how == "auto" and (kind not in DRAFTING or split)):
+    if how == "off" or (how == "auto" and split):
         return None
-    if kind not in DRAFTING:
-        raise InvalidSetting(f"speculate: {how} does not run on a GPU yet, set off or auto", param="speculate")
     if split:
         raise InvalidSetting(
             f"speculate: {how} does not run with tensor_parallel on GPUs yet, set off or auto", param="speculate"
         )
     if kind == "torch" and how not in ("auto", "lookup"):
         raise InvalidSetting(
-            f"speculate: {how} needs the native CPU kernels (dtype auto); this engine can draft by lookup",
+            f"speculate: {how} needs the native CPU kernels (dtype auto) or a GPU; this engine can draft by lookup",
             param="speculate",
         )
     return prepare_drafts("lookup" if how == "auto" else how, files)
@@ -399,6 +396,6 @@ def _scheduler(
         lookahead=limits.lookahead,
         context=size.context,
         recorded=settings.observe.events,
-        speculation=None if built.costs is None else CreditSpeculation(built.costs),
+        speculation=None if built.costs is None else CreditSpeculation(built.costs, plans_ahead=limits.lookahead > 0),
         adapters=built.adapters,
     )

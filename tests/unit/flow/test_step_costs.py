@@ -60,3 +60,23 @@ def test_a_price_that_was_too_high_is_tried_again() -> None:
     for _ in range(1000):
         costs.observe(1, 0, 1.0)
     assert costs.added(1, 1) < 0.6
+
+
+def test_what_waiting_adds() -> None:
+    """The host's work between two steps, where the next one could not be planned ahead."""
+    costs = StepCosts({1: 0.004, 8: 0.005})
+    assert costs.waiting(1) == 0.0
+    costs.plan_ahead()
+    assert 0.0 < costs.waiting(8) < costs.waiting(1) < 0.5, "before it is measured"
+    for _ in range(200):
+        costs.observe(1, 0, 0.004, ahead=True)
+        costs.observe(1, 0, 0.0052)
+        costs.observe(1, 4, 0.0056)
+    assert costs.waiting(1) == pytest.approx(0.3, abs=0.02)
+    assert costs.added(1, 4) < 0.2, "it is no price of drafts"
+
+
+def test_what_a_proposer_takes() -> None:
+    costs = StepCosts({1: 1.0, 8: 1.7}, draft_s=0.25)
+    assert costs.added(1, 2) == pytest.approx(0.7)
+    assert costs.added(4, 4) == pytest.approx((0.4 + 0.25) / 1.3), "a draft of all rows at a time"

@@ -138,7 +138,7 @@ def test_all_ranks_launch_the_same_in_the_same_order(tmp_path: Path) -> None:
         place, dtype = RankPlace(ranks, spec.vocab_size), torch.bfloat16
         source = DeviceDummySource(DEVICE)
         model = load_dense(spec, source, dtype=dtype, device=DEVICE, context=2048, shard=Shard(rank, 2))
-        capture = cuda_startup.run_largest_steps(model, SIZES, dtype=dtype, place=place)
+        capture = cuda_startup.run_largest_steps(model, SIZES, dtype=dtype, extras=cuda_startup.Extras(place=place))
         backend = cuda_startup._backend(model, SIZES, dtype, DEVICE, place)
         cuda_startup.capture_graphs(backend, SIZES, capture)
         backend.follow(FOLLOWED)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from penstock.flow import FinishReason, StepPlan
 from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence
+from penstock.schedule.speculation import DraftBudget
 from simulation.device import VOCABULARY
 from simulation.world import World
 
@@ -348,3 +351,20 @@ def test_foreground_does_not_wait_for_a_prefix_that_a_background_sequence_comput
     assert world.scheduler._queues.sequences[interactive].parked is None
     world.run()
     world.check_over()
+
+
+# --- drafts
+
+
+@pytest.mark.parametrize(("waiting", "ahead"), [(0, 8), (1, 7), (2, None), (8, None)])
+def test_if_a_quarter_waits_to_get_drafts_all_do(
+    waiting: int, ahead: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many of eight rows are planned ahead. The others would take turns with those that wait."""
+    world = World(lookahead=1, max_sequences=8, step_tokens=64, drafts=Random(0))
+    for number in range(8):
+        world.submit(prompt(3, number), max_output=9, speculation=number < waiting)
+    monkeypatch.setattr(DraftBudget, "waits", True)
+    assert len(rows(world.scheduler.plan())) == 8
+    second = world.scheduler.plan()
+    assert (None if second is None else len(second.rows)) == ahead

@@ -49,6 +49,30 @@ def test_the_bound_holds_in_a_batch() -> None:
     assert seconds <= 500 * COSTS.seconds(4) * 1.03
 
 
+@pytest.mark.parametrize("finds", [True, False])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_waiting_for_drafts_costs_as_little(finds: bool, rows: int) -> None:
+    """With look-ahead a sequence that may get drafts keeps the device waiting, even if nothing is proposed."""
+    costs = StepCosts({1: 1.0, 2: 1.05, 4: 1.1, 8: 1.2})
+    speculation = CreditSpeculation(costs, plans_ahead=True)
+    costs.wait_s = 0.2
+    own = [sequence(speculation.budget_for(submit())) for _ in range(rows)]
+    seconds, waits = 0.0, 0
+    for _ in range(1000):
+        waiting = [one for one in own if one.drafting.waits]
+        for one in own:
+            one.pending = one not in waiting
+            one.drafting.reserved = speculation.most_drafts(one, rows)
+        drafts = [one.drafting.reserved if finds else 0 for one in own]
+        plan = [Row(slot, 5, 1, 1 + one.drafting.reserved) for slot, one in enumerate(own)]
+        results = [RowResult([7], drafts=[7] * count) for count in drafts]
+        seconds += costs.seconds(rows + sum(drafts)) + (0.2 if waiting else 0.0)
+        waits += bool(waiting)
+        speculation.settle(own, plan, results, None)
+    assert waits > 20, "it tries again and again"
+    assert seconds <= 1000 * costs.seconds(rows) * (1 + TOKEN_CREDIT) + rows * (FIRST_CREDIT + 0.2)
+
+
 def test_if_all_drafts_are_right_there_are_many() -> None:
     speculation = CreditSpeculation(COSTS)
     _, steps = decode(speculation, 400, accepts=True)

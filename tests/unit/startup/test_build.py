@@ -9,7 +9,7 @@ import re
 import pytest
 
 from helpers.model_specs import small_spec
-from penstock.errors import InvalidSetting
+from penstock.errors import InvalidSetting, PenstockError
 from penstock.kernels.cpu import library
 from penstock.settings import EngineSettings, ModelSettings, Settings
 from penstock.startup import build
@@ -105,12 +105,16 @@ def test_torch_operations_need_torch(monkeypatch: pytest.MonkeyPatch, dtype: str
     assert caught.value.param == param
 
 
-def test_speculation_on_a_gpu_is_refused_or_off() -> None:
+def test_what_drafts_on_which_device() -> None:
     files = ModelFiles(name="small", format="safetensors", weights=(), spec=small_spec())
-    for how in ("lookup", "eagle:head", "mtp"):
-        with pytest.raises(InvalidSetting, match="GPU"):
-            build._drafts(Settings(engine=EngineSettings(speculate=how)), files, "cuda")
-    assert build._drafts(Settings(engine=EngineSettings(speculate="auto")), files, "cuda") is None
-    assert build._drafts(Settings(engine=EngineSettings(speculate="auto")), files, "torch") is not None
+    for kind in ("native", "torch", "cuda"):
+        for how in ("auto", "lookup"):
+            assert build._drafts(Settings(engine=EngineSettings(speculate=how)), files, kind) is not None  # type: ignore[arg-type]
+    ranks = EngineSettings(speculate="auto", tensor_parallel=2)
+    assert build._drafts(Settings(engine=ranks), files, "cuda") is None
+    with pytest.raises(InvalidSetting, match="tensor_parallel on a GPU"):
+        build._drafts(Settings(engine=EngineSettings(speculate="lookup", tensor_parallel=2)), files, "cuda")
+    with pytest.raises(PenstockError, match="no folder head with a draft head"):
+        build._drafts(Settings(engine=EngineSettings(speculate="eagle:head")), files, "cuda")
     with pytest.raises(InvalidSetting, match="mtp needs the native CPU kernels"):
         build._drafts(Settings(engine=EngineSettings(speculate="mtp")), files, "torch")

@@ -60,7 +60,7 @@ def best_part(values, tokens, row, PARTS: tl.constexpr, P: tl.constexpr):
     return tl.load(tokens + row * PARTS + best)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _parts(
     logits,
     rows,
@@ -68,6 +68,7 @@ def _parts(
     allowed,
     tops,
     places,
+    count,
     VOCAB: tl.constexpr,
     PARTS: tl.constexpr,
     MASK: tl.constexpr,
@@ -86,7 +87,8 @@ def _parts(
         values = tl.load(logits + token, mask=token < VOCAB, other=float("-inf"))
         slot = tl.load(rows + row)
         if load_int(slot_params, slot, MASKED):
-            words = tl.load(allowed + slot * ((VOCAB + 31) // 32) + word, mask=word * 32 < VOCAB, other=0)
+            mask_row = tl.load(rows + 3 * count + row)
+            words = tl.load(allowed + mask_row * ((VOCAB + 31) // 32) + word, mask=word * 32 < VOCAB, other=0)
             banned = ((words >> tl.arange(0, 32)[None, :]) & 1) == 0
             tl.store(logits + token, float("-inf"), mask=banned & (token < VOCAB))
             values = tl.where(banned, float("-inf"), values)
@@ -126,13 +128,13 @@ _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
 
 
 def find_part_maxima(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, *, mask: bool) -> None:
-    """Write the largest of each part of `logits` [rows, vocab] float32 to `scratch`. `mask`: tokens that their slots do
-    not allow become -inf first."""
+    """Write the largest of each part of `logits` [rows, vocab] float32 to `scratch`. `mask`: tokens that `rows[3]`
+    of the table of masks does not allow become -inf first, where the slot has masks."""
     parts = scratch.tops.shape[1]
     _launch_parts(
         (len(logits), parts, 1),
         logits.dtype,
-        (logits, rows, tables.slot_params, tables.allowed, scratch.tops, scratch.places),
+        (logits, rows, tables.slot_params, tables.allowed, scratch.tops, scratch.places, len(logits)),
         (logits.shape[1], parts, mask, PART),
         num_warps=8,
     )

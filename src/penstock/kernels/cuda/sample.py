@@ -19,8 +19,9 @@ from penstock.kernels.cuda.top_k_top_p import draw_top_k_top_p
 
 
 def greedy(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
-    """logits [rows, vocab] float32; rows [3, rows] int64: slots, unused, positions of the drawn tokens (0: the row
-    draws none). Tokens are written to `tokens` [rows] int64 and to the sequences of the slots."""
+    """logits [rows, vocab] float32; rows [4, rows] int64: slots, unused, positions of the drawn tokens (0: the row
+    draws none), masks (read by `full` alone). Tokens are written to `tokens` [rows] int64 and to the sequences of the
+    slots."""
     find_part_maxima(logits, rows, tables, scratch, mask=False)
     take_argmax(rows, tables, scratch, tokens)
 

@@ -41,18 +41,21 @@ class SamplingTables(NamedTuple):
     slot_params: Tensor  # [slots, WORDS] int32: DRAW_PARAMS each
     bias_tokens: Tensor  # [slots, most biases] int32
     biases: Tensor  # [slots, most biases] float32
-    allowed: Tensor  # [slots, vocab / 32] int32: a bit for each token, the lowest first; read where `masked` is 1
+    # [slots + drafts, vocab / 32] int32: a bit for each token, the lowest first; read where `masked` is 1
+    allowed: Tensor
     tokens: Tensor  # [slots, tokens] int32: the sequences; drawn tokens are written there
     hashes: Tensor  # [vocab] int32: see `sample.reference.noise`
 
     @classmethod
-    def blank(cls, tokens: Tensor, hashes: Tensor, most_biases: int) -> SamplingTables:
-        def zeros(width: int, dtype: torch.dtype = torch.int32) -> Tensor:
-            return torch.zeros(len(tokens), width, dtype=dtype, device=tokens.device)
+    def blank(cls, tokens: Tensor, hashes: Tensor, most_biases: int, num_drafts: int = 0) -> SamplingTables:
+        """`num_drafts`: of a step, at most."""
+
+        def zeros(width: int, dtype: torch.dtype = torch.int32, more: int = 0) -> Tensor:
+            return torch.zeros(len(tokens) + more, width, dtype=dtype, device=tokens.device)
 
         words = -(-len(hashes) // 32)
         biases = zeros(most_biases), zeros(most_biases, torch.float32)
-        return cls(zeros(WORDS.value), *biases, zeros(words), tokens, hashes)
+        return cls(zeros(WORDS.value), *biases, zeros(words, more=num_drafts), tokens, hashes)
 
 
 class DrawScratch(NamedTuple):

@@ -1,6 +1,5 @@
-"""The layers of a chain head, wired from the operations of models for the native kernels: what `chain` defines in
-numpy. Entry p of a sequence, at position p of its KV pages, is the feature of token p with the embedding of token
-p + 1.
+"""The layers of a chain head, wired from the operations of models: what `chain` defines in numpy. Entry p of a
+sequence, at position p of its KV pages, is the feature of token p with the embedding of token p + 1.
 """
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.kernels.interface import Batch, Linear, Operations, Pages, Rotary, as_tensor
+from penstock.kernels.interface import Batch, Linear, Operations, Pages, Rotary
 from penstock.kernels.weight import Weight
 from penstock.model.layers.attention import Attention
 from penstock.model.layers.rope import rotary_table
@@ -28,7 +27,7 @@ class ChainNetwork:
         """`embedding` is the target's, for a head without its own."""
         self.spec = spec
         self._embedding = embedding if weights.embedding is None else packer.matrix(weights.embedding)
-        rotary = Rotary(as_tensor(rotary_table(spec.layers.rope, context)), spec.layers.rope.dim)
+        rotary = Rotary(packer.vector(rotary_table(spec.layers.rope, context)), spec.layers.rope.dim)
         attention = Attention(rotary, None, 0, 0, spec.layers.attention_scale, 0.0)
         hidden = spec.hidden_size
         self._fuse: tuple[Linear, ...]

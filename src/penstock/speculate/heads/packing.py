@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from penstock.kernels.arrays import Array
@@ -11,6 +13,9 @@ from penstock.kernels.interface import Activation, Linear, Norm, as_tensor
 from penstock.kernels.weight import Weight
 from penstock.model.weights.pack import Quantization, pack_floats, pack_quantized
 from penstock.speculate.heads.weights import Projection
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Packer:
@@ -33,11 +38,22 @@ class Packer:
         if any(part.bias is not None for part in parts):
             zeros = [np.zeros(len(part.weight), np.float32) for part in parts]
             biases = [zero if part.bias is None else part.bias for zero, part in zip(zeros, parts, strict=True)]
-            bias = as_tensor(np.concatenate(biases))
+            bias = self.bias(np.concatenate(biases))
         return Linear(weight, bias, None if norm is None else self.norm(norm), gate)
 
     def norm(self, weight: Array) -> Norm:
-        return Norm(as_tensor(weight), self._eps)
+        return Norm(self.vector(weight), self._eps)
+
+    def vector(self, values: Array) -> Tensor:
+        """Of any shape, in float32."""
+        return as_tensor(values)
+
+    def bias(self, values: Array) -> Tensor:
+        return as_tensor(values)
+
+    def rows_of(self, weight: Weight, rows: Array) -> Weight:
+        """Those of a weight of the target."""
+        return self.matrix(weight.packed.unpack()[rows])
 
 
 def columns(projection: Projection, begin: int, end: int) -> Projection:
@@ -49,4 +65,4 @@ def output_head(own: Array | None, shared: Weight, token_ids: Array | None, pack
     """What logits are computed with: the head's `own`, or the target's, cut to the tokens that are drafted."""
     if own is not None:
         return packer.matrix(own)
-    return shared if token_ids is None else packer.matrix(shared.packed.unpack()[token_ids])
+    return shared if token_ids is None else packer.rows_of(shared, token_ids)

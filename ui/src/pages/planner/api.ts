@@ -74,7 +74,6 @@ export interface Plan {
     allreduce_share: number | null;
   }[];
   speculation: {
-    note: string | null;
     acceptance: number;
     drafts: number;
     draft_cost: number;

@@ -1,6 +1,6 @@
 /** What draft tokens gain, and lose. */
 import { count, percent } from "../../lib/format";
-import { Badge, Card, Computed, Stat, Table } from "../../parts/basics";
+import { Card, Computed, Stat, Table } from "../../parts/basics";
 import type { Plan } from "./api";
 
 export function Speculation({ plan }: { plan: NonNullable<Plan["speculation"]> }) {
@@ -28,11 +28,6 @@ export function Speculation({ plan }: { plan: NonNullable<Plan["speculation"]> }
           <i data-heat="5" /> faster
         </li>
       </ul>
-      {plan.note && (
-        <p class="not-run">
-          <Badge tone="warn">Not in Penstock yet</Badge> {plan.note}
-        </p>
-      )}
       <Table label="Speed-up by acceptance and drafts" class="heat">
         <thead>
           <tr>
