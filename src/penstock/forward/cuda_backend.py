@@ -21,6 +21,7 @@ from penstock.forward.device_arena import DeviceArena
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.readback import Readback
 from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.step_adapters import Adapters, StepAdapters
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.kernels.cuda_ops import CudaOperations
@@ -50,6 +51,7 @@ class ReleasableMemory(NamedTuple):
 
     weights: DeviceArena
     kv: DeviceArena
+    adapters: DeviceArena
 
 
 class CudaBackend:
@@ -66,12 +68,15 @@ class CudaBackend:
         max_sequences: int,
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
+        """`adapters`: None: no sequence has one."""
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, CudaOperations(), pages
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._memory = memory
+        self.adapters = StepAdapters(adapters)
         self._max_sequences = max_sequences
         self._graphs: CudaGraphs | None = None
         self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens)
@@ -83,6 +88,7 @@ class CudaBackend:
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
+            self.adapters.admit(admit)
         computed = self._compute(plan.rows)
         hidden = computed.hidden
 
@@ -102,9 +108,11 @@ class CudaBackend:
         self._outputs.reset()
 
     def release_memory(self) -> bool:
-        """Weights go to the host. Kernels, graphs, slots and what steps compute with stay."""
+        """Weights go to the host. Adapters are dropped: they are loaded again. Kernels, graphs, slots and what steps
+        compute with stay."""
         if self._memory is None:
             return False
+        self.adapters.drop()
         self._memory.weights.save()
         for arena in self._memory:
             arena.release()
@@ -121,28 +129,35 @@ class CudaBackend:
                 arena.release()
             needed = sum(arena.size for arena in self._memory)
             raise OutOfMemory(
-                f"the engine cannot wake: weights and KV cache take {readable(needed)} of GPU memory, which others use "
-                f"meanwhile: {error}",
+                f"the engine cannot wake: weights, KV cache and adapters take {readable(needed)} of GPU memory, which "
+                f"others use meanwhile: {error}",
                 param="model",
             ) from None
 
     def graphs(self, step_tokens: int) -> CudaGraphs:
         """Of decode steps and of steps with prompt chunks, not captured yet."""
-        return CudaGraphs(
-            DecodeGraphs(self._model, self._pages, self._slots, self._sampler, padding_slot=self._max_sequences),
-            ChunkGraphs(self._model, self._pages, step_tokens),
+        decode = DecodeGraphs(
+            self._model,
+            self._pages,
+            self._slots,
+            self._sampler,
+            padding_slot=self._max_sequences,
+            adapters=self.adapters.memory,
         )
+        return CudaGraphs(decode, ChunkGraphs(self._model, self._pages, step_tokens))
 
     def use(self, graphs: CudaGraphs) -> None:
         """Replay these from now on, wherever a step fits one of them."""
         self._graphs = graphs
 
     def _compute(self, rows: Sequence[Row]) -> Computed:
-        graphs = self._graphs
+        graphs, adapters = self._graphs, self.adapters.begin(rows)
         if graphs is not None and graphs.decode.fits(rows):
-            replayed = graphs.decode.run(rows)
+            replayed = graphs.decode.run(rows, adapters)
             return Computed(replayed.hidden, list(accumulate((row.count for row in rows), initial=0)), replayed)
-        inputs = graphs.chunks.inputs(sum(row.count for row in rows)) if graphs is not None else None
+        inputs = None
+        if graphs is not None and adapters is None:
+            inputs = graphs.chunks.inputs(sum(row.count for row in rows))
         batch = gather(rows, self._slots, inputs)
         starts: Sequence[int] = batch.host_starts
         if graphs is not None and inputs is not None:
@@ -150,6 +165,7 @@ class CudaBackend:
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
         if batch.num_single < batch.num_rows and not self._outputs.needs_hidden(rows):
             batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
+        self._ops.deltas = self.adapters.deltas(batch)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
     def _sample(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
@@ -178,4 +194,5 @@ class CudaBackend:
         picked = hidden[packed[0] : packed[-1] + 1]
         if len(picked) > len(packed) or picked.data_ptr() % ALIGNED:
             picked = hidden.index_select(0, upload(packed, hidden.device))
+        self._ops.deltas = self.adapters.logits_deltas(packed)
         return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)

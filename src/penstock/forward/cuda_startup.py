@@ -16,18 +16,22 @@ from msgspec.structs import replace
 from penstock.errors import OutOfMemory
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
+from penstock.forward.device_adapters import device_adapters
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
+from penstock.forward.step_adapters import Adapters
 from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
+from penstock.model.weights.dense_form import Allocate
 from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
+from penstock.startup.preflight import readable
 from penstock.store.spec import ModelSpec
 from penstock.system.ownership import owns_process
 
@@ -39,6 +43,7 @@ logger = logging.getLogger(__name__)
 # Tokens of a step that launches the same kernels as the largest, but does not use the attention of cuDNN, which takes a
 # second to initialise on a machine where it never ran.
 SHORT = 1024
+LEAST_ADAPTERS = 1 << 20  # bytes of memory for adapters while kernels are found, and none is read
 
 
 class StepSizes(NamedTuple):
@@ -60,16 +65,20 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device)
+        adapted = config.adapter_bytes > 0
+        precompile(precompiler, spec, sizes, dtype=dtype, device=device, adapted=adapted)
         end_phase("kernels noted")
-        memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
+        memory = ReleasableMemory(*(DeviceArena(device) for _ in range(3))) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
-    capture = run_largest_steps(model, sizes, dtype=dtype)
+    adapters = None
+    if adapted:
+        adapters = _take_adapter_memory(config, device, memory and memory.adapters.empty)
+    capture = run_largest_steps(model, sizes, dtype=dtype, adapters=adapters)
     end_phase("rehearsal")
-    size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
+    size = choose_cache_size(config, device_memory(device, sum(arena.num_bytes for arena in memory or ())))
     pages = allocate_pages(spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
     backend = CudaBackend(
         model,
@@ -78,35 +87,62 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         max_sequences=limits.max_sequences,
         grammars=grammars,
         memory=memory,
+        adapters=adapters,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
     end_phase("graphs")
-    return BuiltBackend(backend, model.num_bytes, size)
+    return BuiltBackend(backend, model.num_bytes, size, adapters=adapters and adapters.cache)
+
+
+def _take_adapter_memory(config: BackendConfig, device: torch.device, allocate: Allocate | None) -> Adapters:
+    """Before the largest steps are run, and the KV cache gets the rest."""
+    capacity = config.adapter_bytes
+    try:
+        return Adapters(*device_adapters(config.spec, TORCH_DTYPES[config.dtype], device, capacity, allocate))
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"there is no memory for {readable(capacity)} of adapters beside the weights: {error}. Lower "
+            "adapter_memory",
+            param="adapter_memory",
+        ) from None
 
 
 def precompile(
-    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, *, dtype: torch.dtype, device: torch.device
+    precompiler: Precompiler,
+    spec: ModelSpec,
+    sizes: StepSizes,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    adapted: bool = False,
 ) -> None:
-    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
+    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns. `adapted`:
+    sequences may have adapters."""
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(precompiler, spec, sizes, dtype, device)
+        _find_kernels(precompiler, spec, sizes, dtype, device, adapted)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
 
 
 def _find_kernels(
-    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, dtype: torch.dtype, device: torch.device
+    precompiler: Precompiler,
+    spec: ModelSpec,
+    sizes: StepSizes,
+    dtype: torch.dtype,
+    device: torch.device,
+    adapted: bool,
 ) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
     model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
-    backend = _backend(model, sizes, dtype, device)
+    adapters = Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)) if adapted else None
+    backend = _backend(model, sizes, dtype, device, adapters)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
@@ -116,13 +152,15 @@ def _find_kernels(
             _run_steps(backend, model, sizes, largest)
 
 
-def run_largest_steps(model: Model, sizes: StepSizes, *, dtype: torch.dtype) -> GraphCapture:
+def run_largest_steps(
+    model: Model, sizes: StepSizes, *, dtype: torch.dtype, adapters: Adapters | None = None
+) -> GraphCapture:
     """Runs the largest steps over a cache of nothing but block 0, and captures the largest graphs. The result keeps the
     memory of the graphs to come."""
     capture = GraphCapture()
     setting, what = "step_tokens", f"{sizes.step_tokens} tokens"
     try:
-        backend = _backend(model, sizes, dtype, torch.device("cuda"))
+        backend = _backend(model, sizes, dtype, torch.device("cuda"), adapters)
         _run_steps(backend, model, sizes, min(sizes.step_tokens, sizes.context - 1))
         setting, what = "max_sequences", f"{sizes.max_sequences} sequences"
         backend.graphs(sizes.step_tokens).capture_largest(capture)
@@ -149,17 +187,24 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
     backend.use(graphs)
 
 
-def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device) -> CudaBackend:
+def _backend(
+    model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, adapters: Adapters | None
+) -> CudaBackend:
     groups = len(model.spec.cache_groups)
     pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
-    return CudaBackend(model, pages, context=sizes.context, max_sequences=sizes.max_sequences)
+    return CudaBackend(
+        model, pages, context=sizes.context, max_sequences=sizes.max_sequences, adapters=adapters
+    )
 
 
 def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int) -> None:
-    run_warm_up_steps(
-        backend,
-        tokens,
-        max_sequences=sizes.max_sequences,
-        block_size=sizes.block_size,
-        num_groups=len(model.spec.cache_groups),
-    )
+    """Without adapters and, if sequences may have some, with them."""
+    for rehearses in (False, True) if backend.adapters.memory is not None else (False,):
+        backend.adapters.rehearses = rehearses
+        run_warm_up_steps(
+            backend,
+            tokens,
+            max_sequences=sizes.max_sequences,
+            block_size=sizes.block_size,
+            num_groups=len(model.spec.cache_groups),
+        )

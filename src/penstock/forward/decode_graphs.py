@@ -9,7 +9,7 @@ A graph is captured for each of a few batch sizes. A step takes the smallest one
 padding slot, whose keys and values go to block 0, which belongs to no sequence. A graph starts from slots and positions
 and ends with the logits and their argmax, which is the token of greedy requests. Other requests are sampled by one of
 two more graphs, filtered or full (`kernels.cuda.sample`), launched after it; the host computes constraint masks in
-between. All graphs share one memory pool and write their logits to the same place, where they stay until the next step.
+between. Where there are adapters, each size has a further graph, for steps in which a row has one. All graphs share one memory pool and write their logits to the same place, where they stay until the next step.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Row
+from penstock.forward.delta_tiles import GraphTiles, Numbers
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cuda import sample
 from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
+from penstock.kernels.cuda.low_rank import DeltaMemory, StepDeltas
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
@@ -43,6 +45,13 @@ SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *
 READ_AGAIN = 1 << 17
 
 
+class Adapted(NamedTuple):
+    """The graph of a step in which a row has an adapter."""
+
+    graph: torch.cuda.CUDAGraph
+    hidden: Tensor  # [size, hidden]
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
@@ -50,6 +59,7 @@ class Captured:
     full: torch.cuda.CUDAGraph
     rows: Tensor  # [3, size] int64, written before each replay: slots, positions, drawn positions (0: draws none)
     hidden: Tensor  # [size, hidden]
+    adapted: Adapted | None
 
 
 class Replayed(NamedTuple):
@@ -65,10 +75,17 @@ class DecodeGraphs:
     """The CUDA graphs of steps with few tokens, and the tensors they share."""
 
     def __init__(
-        self, model: Model, pages: Sequence[Pages], slots: SlotTensors, sampler: CudaSampler, *, padding_slot: int
+        self,
+        model: Model,
+        pages: Sequence[Pages],
+        slots: SlotTensors,
+        sampler: CudaSampler,
+        *,
+        padding_slot: int,
+        adapters: DeltaMemory | None = None,
     ) -> None:
         """`padding_slot`, the last one, is the slot of padding rows. Its index is also the number of other slots, and
-        the most rows of a graph."""
+        the most rows of a graph. `adapters`: None: no row has one."""
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
         self._ops, self._tables, self._scratch = CudaOperations(), sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < padding_slot] + [padding_slot]
@@ -80,6 +97,7 @@ class DecodeGraphs:
         )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
         self._logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
+        self._adapters, self._tiles = adapters, None if adapters is None else GraphTiles(most, device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -107,7 +125,8 @@ class DecodeGraphs:
         kernels, and draws the same for all sizes."""
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
-                self._compute(self._rows(size))
+                for deltas in self._variants(size):
+                    self._compute(self._rows(size), deltas)
         for full in (False, True):
             self._draw(self._rows(1), full=full)
 
@@ -118,13 +137,24 @@ class DecodeGraphs:
             self._draw(rows, full=full)
             return capture.capture(lambda: self._draw(rows, full=full))[0]
 
-        self._compute(rows)  # first: compilation and loading must not be captured
-        graph, hidden = capture.capture(lambda: self._compute(rows))
-        return Captured(graph, draws(full=False), draws(full=True), rows, hidden)
+        def computes(deltas: StepDeltas | None) -> Adapted:
+            self._compute(rows, deltas)  # first: compilation and loading must not be captured
+            return Adapted(*capture.capture(lambda: self._compute(rows, deltas)))
+
+        plain, *adapted = map(computes, self._variants(size))
+        drawn = draws(full=False), draws(full=True)
+        return Captured(plain.graph, *drawn, rows, plain.hidden, adapted[0] if adapted else None)
+
+    def _variants(self, size: int) -> list[StepDeltas | None]:
+        """What graphs of a size are captured with."""
+        if self._adapters is None or self._tiles is None:
+            return [None]
+        return [None, StepDeltas(self._adapters, self._tiles.of(size), None, size)]
 
     @torch.inference_mode()
-    def _compute(self, rows: Tensor) -> Tensor:
+    def _compute(self, rows: Tensor, deltas: StepDeltas | None) -> Tensor:
         model, logits = self._model, self._logits[: rows.shape[1]]
+        self._ops.deltas = deltas
         hidden = model.forward(self._ops, self._batch(rows), self._pages)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
         sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
@@ -140,8 +170,8 @@ class DecodeGraphs:
     def _rows(self, size: int) -> Tensor:
         return torch.tensor([[self._padding_slot] * size, [0] * size, [0] * size], device=self._tokens.device)
 
-    def run(self, rows: Sequence[Row]) -> Replayed:
-        """Replay the graph of these rows, for which `fits` is true."""
+    def run(self, rows: Sequence[Row], adapters: Numbers | None = None) -> Replayed:
+        """Replay the graph of these rows, for which `fits` is true. `adapters` [tokens]; None: no row has one."""
         slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
@@ -152,14 +182,21 @@ class DecodeGraphs:
         inputs[1, :count] = np.arange(count) + (starts + counts - ends).repeat(counts)
         inputs[2, ends - 1] = (starts + counts) * sampled
         put(captured.rows, inputs)
-        captured.graph.replay()
+        graph, hidden = captured.graph, captured.hidden
+        if adapters is not None:
+            assert captured.adapted is not None
+            assert self._tiles is not None
+            graph, hidden = captured.adapted
+            size = len(hidden)
+            put(self._tiles.place(size), self._tiles.packed(adapters, size))
+        graph.replay()
         drawn = self._drawn[:count]
 
         def draw(full: bool) -> Tensor:
             (captured.full if full else captured.filtered).replay()
             return drawn
 
-        return Replayed(captured.hidden[:count], self._logits[:count], drawn, draw)
+        return Replayed(hidden[:count], self._logits[:count], drawn, draw)
 
     def _batch(self, rows: Tensor) -> Batch:
         size = rows.shape[1]
