@@ -53,6 +53,7 @@ class StepSizes(NamedTuple):
     context: int
     step_tokens: int
     max_sequences: int
+    adapted: bool = False  # sequences may have adapters
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
@@ -63,19 +64,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much garbage
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
-    sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
+    sizes = StepSizes(
+        config.settings.cache.block_size,
+        config.context,
+        limits.step_tokens,
+        limits.max_sequences,
+        adapted=config.adapter_bytes > 0,
+    )
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        adapted = config.adapter_bytes > 0
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device, adapted=adapted)
+        precompile(precompiler, spec, sizes, dtype=dtype, device=device)
         end_phase("kernels noted")
         memory = ReleasableMemory(*(DeviceArena(device) for _ in range(3))) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
-    adapters = None
-    if adapted:
-        adapters = _take_adapter_memory(config, device, memory and memory.adapters.empty)
+    adapters = _take_adapter_memory(config, device, memory and memory.adapters.empty) if sizes.adapted else None
     capture = run_largest_steps(model, sizes, dtype=dtype, adapters=adapters)
     end_phase("rehearsal")
     size = choose_cache_size(config, device_memory(device, sum(arena.num_bytes for arena in memory or ())))
@@ -109,39 +113,27 @@ def _take_adapter_memory(config: BackendConfig, device: torch.device, allocate: 
 
 
 def precompile(
-    precompiler: Precompiler,
-    spec: ModelSpec,
-    sizes: StepSizes,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    adapted: bool = False,
+    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, *, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns. `adapted`:
-    sequences may have adapters."""
+    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(precompiler, spec, sizes, dtype, device, adapted)
+        _find_kernels(precompiler, spec, sizes, dtype, device)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
 
 
 def _find_kernels(
-    precompiler: Precompiler,
-    spec: ModelSpec,
-    sizes: StepSizes,
-    dtype: torch.dtype,
-    device: torch.device,
-    adapted: bool,
+    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, dtype: torch.dtype, device: torch.device
 ) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
     model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
-    adapters = Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)) if adapted else None
+    adapters = Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)) if sizes.adapted else None
     backend = _backend(model, sizes, dtype, device, adapters)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile
@@ -192,15 +184,11 @@ def _backend(
 ) -> CudaBackend:
     groups = len(model.spec.cache_groups)
     pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
-    return CudaBackend(
-        model, pages, context=sizes.context, max_sequences=sizes.max_sequences, adapters=adapters
-    )
+    return CudaBackend(model, pages, context=sizes.context, max_sequences=sizes.max_sequences, adapters=adapters)
 
 
 def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int) -> None:
-    """Without adapters and, if sequences may have some, with them."""
-    for rehearses in (False, True) if backend.adapters.memory is not None else (False,):
-        backend.adapters.rehearses = rehearses
+    def run() -> None:
         run_warm_up_steps(
             backend,
             tokens,
@@ -208,3 +196,9 @@ def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int
             block_size=sizes.block_size,
             num_groups=len(model.spec.cache_groups),
         )
+
+    run()
+    if sizes.adapted:
+        backend.adapters.rehearses = True
+        run()
+        backend.adapters.rehearses = False

@@ -9,7 +9,8 @@ A graph is captured for each of a few batch sizes. A step takes the smallest one
 padding slot, whose keys and values go to block 0, which belongs to no sequence. A graph starts from slots and positions
 and ends with the logits and their argmax, which is the token of greedy requests. Other requests are sampled by one of
 two more graphs, filtered or full (`kernels.cuda.sample`), launched after it; the host computes constraint masks in
-between. Where there are adapters, each size has a further graph, for steps in which a row has one. All graphs share one memory pool and write their logits to the same place, where they stay until the next step.
+between. Where there are adapters, each size has a further graph, for steps in which a row has one. All graphs share one
+memory pool and write their logits to the same place, where they stay until the next step.
 """
 
 from __future__ import annotations

@@ -274,9 +274,7 @@ def _adapter_bytes(settings: Settings, kind: BackendKind) -> int:
     asked = settings.cache.adapter_memory
     if settings.engine.tensor_parallel > 1:
         if asked is not None:
-            raise InvalidSetting(
-                "adapter_memory: adapters do not run with tensor_parallel yet", param="adapter_memory"
-            )
+            raise InvalidSetting("adapter_memory: adapters do not run with tensor_parallel yet", param="adapter_memory")
         return 0
     if asked is None and kind == "cuda" and not settings.model.adapters:
         return 0  # all memory is for the KV cache, and no graphs for adapters are captured

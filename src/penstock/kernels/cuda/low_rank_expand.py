@@ -125,9 +125,7 @@ def expand_kernel(
     row = tl.arange(0, ROWS)
     units, source, scale, b = _find_b(numbers, table, tiles, tile, entries, first_entry + part, outs, size, UNIT)
     if GATED:
-        units2, source2, scale2, b2 = _find_b(
-            numbers, table, tiles, tile, entries, first_entry + 1, outs, size, UNIT
-        )
+        units2, source2, scale2, b2 = _find_b(numbers, table, tiles, tile, entries, first_entry + 1, outs, size, UNIT)
     if NEXT:
         _, _, next_units, line = find_a(numbers, table, tiles, tile, entries, next_entry, UNIT)
         each: tl.constexpr = OUTS // GROUPS
@@ -136,11 +134,11 @@ def expand_kernel(
         a = tl.load(line, mask=(k < SIZE) & (next_units > 0), other=0.0)
     index = tl.load(order + first + row, mask=row < count, other=0).to(tl.int64)
     wait(OVERLAP)
-    if count == 0:
+    needed = units
+    if GATED:  # the gate is for all rows
+        needed = count
+    if needed == 0:
         return
-    if not GATED:
-        if units == 0:
-            return
     width: tl.constexpr = SIZE + (PARTS - 1) * OTHERS
     there = (row < count)[None, :]
     real = there & (outs < size)[:, None]
