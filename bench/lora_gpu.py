@@ -1,4 +1,4 @@
-"""LoRA adapters on one GPU: what they cost a step, and what the arrival of one that is on the disk costs the streams beside.
+"""LoRA adapters on one GPU: what they cost a step, and what the arrival of one costs the streams beside.
 
     python bench/lora_gpu.py [--model 8b] [--rank 16] [--adapters 32] [--arrivals 10] [--steps 100] [--json FILE]
 
@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from gpu import CONFIGS
 from lora import Streams, drop_from_page_cache, step, watch, write_adapter
-
 from penstock import composition, settings
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Adapter
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--adapters", type=int, default=32)
     parser.add_argument("--arrivals", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--streams", default="1,8,32,128", help="numbers of streams to measure")
     parser.add_argument("--without", action="store_true", help="also an engine without memory for adapters")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -108,7 +109,7 @@ def main() -> None:
 
 def measure(model: str, folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     spec = resolve(model, weights=False).spec
-    vocab, rows, steps = spec.vocab_size, list(VLLM), asked.steps
+    vocab, rows, steps = spec.vocab_size, [row for row in VLLM if str(row[0]) in asked.streams.split(",")], asked.steps
     none: dict[tuple[int, int], float] = {}
     if asked.without:
         loop = engine(model)

@@ -1,5 +1,5 @@
-"""Adapters in a device's memory, here the CPU's: where matrices lie, what is taken and given back, and the copies on the
-host."""
+"""Adapters in a device's memory, here the CPU's: where matrices lie, what is taken and given back, and the copies on
+the host."""
 
 from __future__ import annotations
 

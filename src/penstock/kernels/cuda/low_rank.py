@@ -170,7 +170,7 @@ def expand(
             *(delta.site * MOST_PARTS, entries, next_entry),
         ),
         (
-            *(size, others, projections, splits, *does, tiles.rows, outs, min(warps, outs // UNIT)),
+            *(size, others, projections, splits, power_of_2(splits), *does, tiles.rows, outs, min(warps, outs // UNIT)),
             *(dot_precision(memory.numbers), UNIT, MAX_RANK),
         ),
         num_warps=warps,

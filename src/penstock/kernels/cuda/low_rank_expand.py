@@ -30,41 +30,54 @@ def _find_b(numbers, table, tiles, tile, entries, entry, outs, size, UNIT: tl.co
 
 
 @triton.jit
-def _sum_splits(place, there, SPLITS: tl.constexpr, MAX_RANK: tl.constexpr):
-    """A·x [ranks, rows] of one unit, from its partial sums."""
-    h = tl.load(place, mask=there, other=0.0)
-    for split in tl.static_range(1, SPLITS):
-        h += tl.load(place + split * MAX_RANK, mask=there, other=0.0)
-    return h
-
-
-@triton.jit
-def _delta(
+def _sum_splits(
     parts,
     first,
     row,
     count,
     part,
+    unit,
+    units,
+    PARTS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MOST_SPLITS: tl.constexpr,
+    UNIT: tl.constexpr,
+    MAX_RANK: tl.constexpr,
+):
+    """A·x [ranks, rows] of a unit, from its partial sums. They are loaded all at once: one by one, each would be waited
+    for."""
+    rank = tl.arange(0, UNIT)
+    split = tl.arange(0, MOST_SPLITS)[:, None, None]
+    place = (((first + row).to(tl.int64) * PARTS + part) * SPLITS * MAX_RANK)[None, None, :] + rank[None, :, None]
+    there = (row < count)[None, None, :] & (split < SPLITS) & (unit < units)
+    return tl.sum(tl.load(parts + place + split * MAX_RANK + unit * UNIT, mask=there, other=0.0), axis=0)
+
+
+@triton.jit
+def _delta(
+    h,
     b,
+    parts,
+    first,
+    row,
+    count,
+    part,
     source,
     units,
     outs,
     size,
     PARTS: tl.constexpr,
     SPLITS: tl.constexpr,
+    MOST_SPLITS: tl.constexpr,
     UNIT: tl.constexpr,
     MAX_RANK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """B·(A·x) [outs, rows] of one projection; `b` is its first unit."""
-    rank = tl.arange(0, UNIT)
-    place = parts + (((first + row).to(tl.int64) * PARTS + part) * SPLITS * MAX_RANK)[None, :] + rank[:, None]
-    there = (row < count)[None, :] & (rank < units * UNIT)[:, None]
-    h = _sum_splits(place, there, SPLITS, MAX_RANK)
+    """B·(A·x) [outs, rows] of one projection; `h` and `b` are of the first unit."""
     delta = tl.dot(b, h.to(b.dtype), input_precision=PRECISION)
     for unit in range(1, units):
         more = _load_b(source, unit, outs, size, True, UNIT)
-        h = _sum_splits(place + unit * UNIT, there, SPLITS, MAX_RANK)
+        h = _sum_splits(parts, first, row, count, part, unit, units, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
         delta = tl.dot(more, h.to(b.dtype), delta, input_precision=PRECISION)
     return delta
 
@@ -89,6 +102,7 @@ def expand_kernel(
     OTHERS: tl.constexpr,
     PARTS: tl.constexpr,
     SPLITS: tl.constexpr,
+    MOST_SPLITS: tl.constexpr,
     NORM: tl.constexpr,
     GATED: tl.constexpr,
     SILU: tl.constexpr,
@@ -146,18 +160,53 @@ def expand_kernel(
     if NORM:
         factor = tl.load(factors + index, mask=row < count, other=0.0)
     at = index[None, :] * width + offset + outs[:, None]
-    result = tl.load(y + at, mask=real, other=0.0).to(tl.float32)
+    own = tl.load(y + at, mask=real, other=0.0)
     if GATED:
-        up = tl.load(y + at + SIZE, mask=real, other=0.0).to(tl.float32)
+        own2 = tl.load(y + at + SIZE, mask=real, other=0.0)
+    h = _sum_splits(parts, first, row, count, part, 0, units, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
+    if GATED:
+        h2 = _sum_splits(parts, first, row, count, 1, 0, units2, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
     delta = _delta(
-        parts, first, row, count, part, b, source, units, outs, size, PARTS, SPLITS, UNIT, MAX_RANK, PRECISION
+        h,
+        b,
+        parts,
+        first,
+        row,
+        count,
+        part,
+        source,
+        units,
+        outs,
+        size,
+        PARTS,
+        SPLITS,
+        MOST_SPLITS,
+        UNIT,
+        MAX_RANK,
+        PRECISION,
     )
-    result += delta * (factor * scale)[None, :]
+    result = own.to(tl.float32) + delta * (factor * scale)[None, :]
     if GATED:
         delta = _delta(
-            parts, first, row, count, 1, b2, source2, units2, outs, size, PARTS, SPLITS, UNIT, MAX_RANK, PRECISION
+            h2,
+            b2,
+            parts,
+            first,
+            row,
+            count,
+            1,
+            source2,
+            units2,
+            outs,
+            size,
+            PARTS,
+            SPLITS,
+            MOST_SPLITS,
+            UNIT,
+            MAX_RANK,
+            PRECISION,
         )
-        up += delta * (factor * scale2)[None, :]
+        up = own2.to(tl.float32) + delta * (factor * scale2)[None, :]
         result = activate(result, SILU) * up
         at = index[None, :] * SIZE + outs[:, None]
         if NEXT:
