@@ -32,8 +32,6 @@ from lora import Streams, drop_from_page_cache, step, watch, write_adapter
 from penstock import composition, settings
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Adapter
-from penstock.startup.adapters import adapter_of
-from penstock.store.adapter import open_adapter
 from penstock.store.resolve import resolve
 from penstock.system.ownership import claim_process
 
@@ -45,20 +43,19 @@ VLLM = {
     (128, 512): (8.57, 9.14, 13.4, 23.5),
     (128, 2048): (14.4, 15.5, 20.3, 44.6),
 }
-CHANGED = 1 << 16  # bytes at the end of the file that differ between adapters
+
+
+def named_anew(first: Adapter, count: int) -> list[Adapter]:
+    """Adapters with the same numbers, which an engine does not know: it has each of them apart."""
+    return [msgspec.structs.replace(first, name=f"a{number}") for number in range(count)]
 
 
 def copies(first: Adapter, count: int) -> list[Adapter]:
-    """Adapters of the same size with other numbers here and there, so with other versions."""
-    made = []
-    for number in range(count):
-        folder = Path(first.path).parent / f"copy{number}"
+    """Adapters in files of their own."""
+    folders = [Path(first.path).parent / f"copy{number}" for number in range(count)]
+    for folder in folders:
         shutil.copytree(first.path, folder)
-        with (folder / "adapter_model.safetensors").open("r+b") as file:
-            file.seek(-CHANGED, 2)
-            file.write(bytes([number % 60]) * CHANGED)
-        made.append(adapter_of(folder.name, open_adapter(folder)))
-    return made
+    return [msgspec.structs.replace(first, name=folder.name, path=str(folder)) for folder in folders]
 
 
 def engine(folder: str, **options: Any) -> EngineLoop:
@@ -93,6 +90,8 @@ def main() -> None:
     parser.add_argument("--arrivals", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--streams", default="1,8,32,128", help="numbers of streams to measure")
+    parser.add_argument("--most", type=int, default=1 << 20, help="tokens of context of all streams, at most")
+    parser.add_argument("--kinds", default="unused,one,mixed")
     parser.add_argument("--without", action="store_true", help="also an engine without memory for adapters")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -107,9 +106,14 @@ def main() -> None:
         asked.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
+def rows_of(asked: argparse.Namespace) -> list[tuple[int, int]]:
+    streams = [int(one) for one in asked.streams.split(",")]
+    return [row for row in VLLM if row[0] in streams and row[0] * row[1] <= asked.most]
+
+
 def measure(model: str, folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     spec = resolve(model, weights=False).spec
-    vocab, rows, steps = spec.vocab_size, [row for row in VLLM if str(row[0]) in asked.streams.split(",")], asked.steps
+    vocab, rows, steps = spec.vocab_size, rows_of(asked), asked.steps
     none: dict[tuple[int, int], float] = {}
     if asked.without:
         loop = engine(model)
@@ -120,10 +124,11 @@ def measure(model: str, folder: Path, asked: argparse.Namespace) -> dict[str, An
         gc.collect()
         torch.cuda.empty_cache()
     begun = time.perf_counter()
-    made = copies(write_adapter(folder / "first", spec, asked.rank, 0), asked.adapters + asked.arrivals)
-    print(f"adapters of {made[0].num_bytes} bytes written in {time.perf_counter() - begun:.1f} s", flush=True)
-    used: list[Adapter | None] = [*made[: asked.adapters]]
-    loop = engine(model, adapter_memory=str(int(made[0].num_bytes * (asked.adapters + 0.5))))
+    first = write_adapter(folder / "first", spec, asked.rank, 0)
+    cold = copies(first, asked.arrivals)
+    print(f"adapters of {first.num_bytes} bytes written in {time.perf_counter() - begun:.1f} s", flush=True)
+    used: list[Adapter | None] = [*named_anew(first, asked.adapters)]
+    loop = engine(model, adapter_memory=str(int(first.num_bytes * (asked.adapters + 0.5))))
     begun = time.perf_counter()
     Streams(loop, used, vocab).stop()
     print(f"{len(used)} adapters loaded in {time.perf_counter() - begun:.1f} s", flush=True)
@@ -134,11 +139,11 @@ def measure(model: str, folder: Path, asked: argparse.Namespace) -> dict[str, An
         found = {
             kind: step_ms(loop, [owners[place % len(owners)] for place in range(streams)], context, vocab, steps)
             for kind, owners in kinds.items()
+            if kind in asked.kinds.split(",")
         }
         vllm = dict(zip(("none", "unused", "one", "mixed"), VLLM[row], strict=True))
         table.append({"streams": streams, "context": context, "ms": {"none": none.get(row)} | found, "vllm": vllm})
         print(table[-1], flush=True)
-    cold = made[asked.adapters :]
     for adapter in cold:
         drop_from_page_cache(adapter)
     arriving: dict[str, list[Adapter | None]] = {"cold": [*cold], "warm": used[-1:] * len(cold)}
@@ -147,7 +152,7 @@ def measure(model: str, folder: Path, asked: argparse.Namespace) -> dict[str, An
         "chip": torch.cuda.get_device_name(),
         "model": asked.model,
         "rank": asked.rank,
-        "adapter_bytes": made[0].num_bytes,
+        "adapter_bytes": first.num_bytes,
         "decode": table,
         "arrivals": watch(loop, spec, arriving, len(cold)),
     }

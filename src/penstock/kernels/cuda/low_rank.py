@@ -43,8 +43,7 @@ class Shape(NamedTuple):
 
 
 # The fastest of those tried on an H200 for the 8B shape.
-SHAPES = {FEW: Shape(512, 4, 512, 4, 256, 4), MANY: Shape(1024, 4, 128, 4, 128, 8)}
-LARGE_OUTS = 1 << 16  # outputs from which on programs take more of them: most have none to add to
+SHAPES = {FEW: Shape(1024, 8, 1024, 8, 512, 8), MANY: Shape(1024, 4, 128, 4, 128, 8)}
 STEP = 128  # of the width, which a program of `shrink` takes at a time for a tile of many rows
 
 
@@ -150,8 +149,6 @@ def expand(
     rows, projections, splits, _ = shrunk.parts.shape
     shape, few = SHAPES[tiles.rows], tiles.rows == FEW
     outs, warps = (shape.gated, shape.gated_warps) if gated else (shape.outs, shape.outs_warps)
-    if size >= LARGE_OUTS and few:
-        outs, warps = 2 * outs, 2 * warps
     blocks = -(-size // outs)
     out, ahead = y, gated and few and onto is None
     if gated:
