@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from gpu import CONFIGS
