@@ -84,7 +84,8 @@ def _blob_number(product: LowRank, num_layers: int) -> int:
 
 
 def _size(one: DeltaMatrices) -> int:
-    return -(-len(one.a) // UNIT) * UNIT * (one.a.shape[1] + len(one.b))
+    (rank, inputs), outputs = one.a.shape, len(one.b)
+    return -(-rank // UNIT) * UNIT * int(inputs + outputs)
 
 
 def _write_rows(target: Tensor, matrix: Array) -> None:

@@ -104,7 +104,7 @@ class DeviceLoader:
         """Behind all steps that are launched."""
         if not self.memory.numbers.is_cuda:
             return None
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -141,7 +141,7 @@ class DeviceLoader:
             self._stream.wait_event(place.free)
             self._copy_blobs(packed, extents)
             self.memory.table[place.number].copy_(entries.pin_memory(), non_blocking=True)
-            done = torch.cuda.Event()
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         done.synchronize()  # without the interpreter's lock
 
