@@ -84,8 +84,8 @@ def _blob_number(product: LowRank, num_layers: int) -> int:
 
 
 def _size(one: DeltaMatrices) -> int:
-    (rank, inputs), outputs = one.a.shape, len(one.b)
-    return -(-rank // UNIT) * UNIT * int(inputs + outputs)
+    rank, inputs = one.a.shape
+    return int(-(-rank // UNIT) * UNIT * (inputs + len(one.b)))
 
 
 def _write_rows(target: Tensor, matrix: Array) -> None:
