@@ -18,6 +18,7 @@ between two tokens of the others, and the time to the first token of the one tha
 by its own prompt; `cold_less_warm`, by pairs, is what the loading adds to that.
 
 With --cpu-time and --threads 1, seconds are CPU time of the process (bench/cpu_clock.py); there are no arrivals then.
+bench/lora_gpu.py is for GPUs.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ def write_adapter(folder: Path, spec: ModelSpec, rank: int, seed: int) -> Adapte
 class Streams:
     """Sequences that decode until they are stopped."""
 
-    def __init__(self, loop: EngineLoop, adapters: list[Adapter | None], vocab: int) -> None:
+    def __init__(self, loop: EngineLoop, adapters: list[Adapter | None], vocab: int, prompt: int = PROMPT) -> None:
         self._loop = loop
-        self.ids = [submit(loop, adapter, vocab) for adapter in adapters]
+        self.ids = [submit(loop, adapter, vocab, prompt=prompt) for adapter in adapters]
         waiting = set(self.ids)
         while waiting:
             waiting -= {delta.id for delta in step(loop)}
@@ -102,9 +103,9 @@ class Streams:
             step(self._loop)
 
 
-def submit(loop: EngineLoop, adapter: Adapter | None, vocab: int, max_output: int = 4000) -> str:
+def submit(loop: EngineLoop, adapter: Adapter | None, vocab: int, max_output: int = 4000, prompt: int = PROMPT) -> str:
     number = next(NUMBERS)
-    tokens = np.random.default_rng(number).integers(10, vocab, PROMPT).tolist()
+    tokens = np.random.default_rng(number).integers(10, vocab, prompt).tolist()
     params = SamplingParams(temperature=0.0)
     loop.handle(Submit(f"s{number}", tokens, params, 0, max_output, number=number, adapter=adapter))
     return f"s{number}"

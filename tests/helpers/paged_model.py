@@ -7,8 +7,9 @@ Pages start full of NaN, blocks are handed out in random order, and block ids th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ class PagedSequence:
     computed: int = 0
     blocks: list[list[int]] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)  # one [count, vocab] per step
-    adapter: Parts | None = None
+    adapter: Any = None
 
 
 class PagedModel:
@@ -102,9 +103,12 @@ class PagedModel:
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
         seed: int = 0,
+        adapt: Callable[[list[Any]], None] | None = None,
     ) -> None:
+        """`adapt` is told the adapter of each token before a step; None: what `TorchOperations` needs."""
         self.model = model
         self.ops = ops or TorchOperations()
+        self.adapt = adapt or self._adapt
         self.block_size = block_size
         self.device = device
         self.pages = make_pages(model.spec, num_blocks, block_size, dtype, device)
@@ -115,7 +119,7 @@ class PagedModel:
         ]
         self.sequences: list[PagedSequence] = []
 
-    def add(self, tokens: Sequence[int], adapter: Parts | None = None) -> int:
+    def add(self, tokens: Sequence[int], adapter: Any = None) -> int:
         self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups], adapter=adapter))
         return len(self.sequences) - 1
 
@@ -124,10 +128,7 @@ class PagedModel:
         order = sorted(portions, key=lambda index: portions[index] != 1)
         rows = [self._row(self.sequences[index], portions[index]) for index in order]
         batch = make_batch(rows, self.block_size, self.device)
-        if isinstance(self.ops, TorchOperations):
-            self.ops.adapters = adapted_tokens(
-                [self.sequences[index].adapter for index in order for _ in range(portions[index])]
-            )
+        self.adapt([self.sequences[index].adapter for index in order for _ in range(portions[index])])
         with torch.inference_mode():
             hidden = self.model.forward(self.ops, batch, self.pages)
             logits = self.ops.logits(hidden, self.model.head, self.model.spec.logit_softcap)
@@ -135,6 +136,10 @@ class PagedModel:
             sequence = self.sequences[index]
             sequence.computed += portions[index]
             sequence.logits.append(logits[batch.host_starts[place] : batch.host_starts[place + 1]])
+
+    def _adapt(self, owners: list[Parts | None]) -> None:
+        if isinstance(self.ops, TorchOperations):
+            self.ops.adapters = adapted_tokens(owners)
 
     def logits(self, index: int) -> Tensor:
         """Of all positions computed so far, [positions, vocab]."""

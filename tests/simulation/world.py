@@ -107,8 +107,12 @@ class SimulatedLoader:
     def pending(self) -> int:
         return len(self._loads)
 
-    def start(self, adapter: Adapter) -> None:
+    def start(self, adapter: Adapter) -> bool:
         self._loads.append([self._random.choice([1, 1, 2, 5]), adapter])
+        return True
+
+    def release(self, loaded: SimulatedAdapter) -> None:
+        pass
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, SimulatedAdapter | PenstockError]]:
         for load in self._loads:

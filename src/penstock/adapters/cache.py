@@ -112,12 +112,14 @@ class AdapterCache(Generic[L]):
         if missing > sum(one.num_bytes for one in idle):
             return False
         for one in idle:
-            if missing <= 0:
+            if missing <= 0 and self._loader.start(adapter):
                 break
             missing -= one.num_bytes
-            _drop(one)
+            self._drop(one)
+        else:
+            if not self._loader.start(adapter):
+                return False
         entry.state, entry.num_bytes, entry.error = "loading", needed, None
-        self._loader.start(adapter)
         return True
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, PenstockError | None]]:
@@ -131,8 +133,16 @@ class AdapterCache(Generic[L]):
             return {"forgotten": False, "in_use": False}
         in_use = entry.pins > 0 or entry.state == "loading"
         if not in_use:
+            self._drop(entry)
             del self._entries[name, version]
         return {"forgotten": not in_use, "in_use": in_use}
+
+    def clear(self) -> None:
+        """Drop all from memory: nobody uses them, and none is being loaded."""
+        assert not self.loading
+        for entry in self._entries.values():
+            if entry.state == "resident":
+                self._drop(entry)
 
     def check_integrity(self, pins: Mapping[Key, int]) -> None:
         """`pins`: by whom they are held."""
@@ -169,6 +179,7 @@ class AdapterCache(Generic[L]):
         if not isinstance(made, PenstockError):
             room = self.capacity - self.num_bytes + entry.num_bytes
             if made.num_bytes > room:
+                self._loader.release(made)
                 made = AdapterLoadFailed(
                     f"adapter {adapter.name} takes {made.num_bytes} bytes, but there is room for {room}: raise "
                     "adapter_memory",
@@ -181,6 +192,7 @@ class AdapterCache(Generic[L]):
         entry.loads += 1
         return None
 
-
-def _drop(entry: _Entry[L]) -> None:
-    entry.state, entry.loaded, entry.num_bytes = "evicted", None, 0
+    def _drop(self, entry: _Entry[L]) -> None:
+        if entry.loaded is not None:
+            self._loader.release(entry.loaded)
+            entry.state, entry.loaded, entry.num_bytes = "evicted", None, 0

@@ -20,11 +20,17 @@ NICENESS = 5
 
 
 class Loader(Protocol[L]):
+    """How adapters get to where steps read them."""
+
     @property
     def pending(self) -> int:
         """Loads that `take_finished` has not reported."""
 
-    def start(self, adapter: Adapter) -> None: ...
+    def start(self, adapter: Adapter) -> bool:
+        """False: there is no place for it, which the adapters in memory leave in pieces."""
+
+    def release(self, loaded: L) -> None:
+        """It is not read any more, by steps that are launched from now on."""
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, L | PenstockError]]:
         """Those loaded or failed since the last call. Waits up to `wait_s` for the first."""
@@ -40,12 +46,16 @@ class AdapterLoader(Generic[L]):
         self._results: SimpleQueue[tuple[Adapter, L | PenstockError]] = SimpleQueue()
         self.pending = 0
 
-    def start(self, adapter: Adapter) -> None:
+    def start(self, adapter: Adapter) -> bool:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="adapters", daemon=True)
             self._thread.start()
         self.pending += 1
         self._queue.put(adapter)
+        return True
+
+    def release(self, loaded: L) -> None:
+        """What it owns goes with it."""
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, L | PenstockError]]:
         found: list[tuple[Adapter, L | PenstockError]] = []

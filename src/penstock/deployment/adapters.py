@@ -113,7 +113,10 @@ class AdapterManager:
         if model.base is not model:
             raise InvalidRequest(f"model: {model.card.name} is an adapter itself", param="model")
         if model.replicas.facts.get("adapter_bytes") == 0:
-            raise InvalidRequest(f"model: the engine of {model.name} runs no adapters", param="model")
+            raise InvalidRequest(
+                f"model: the engine of {model.name} runs no adapters: on a GPU start it with adapter_memory",
+                param="model",
+            )
         return model
 
     def _check_free(self, base: LocalModel, entry: AdapterEntry, *, replace: bool) -> None:

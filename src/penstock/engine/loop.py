@@ -114,6 +114,8 @@ class EngineLoop:
 
     def sleep(self) -> bool:
         """Release the backend's memory, and forget what was cached in it. False: the backend has to be built anew."""
+        while self.adapters is not None and self.adapters.loading:  # for sequences that were cancelled
+            self._take_adapters(self.adapters, wait_s=THREAD_WAIT_S)
         if not self.backend.release_memory():
             if self.publisher is not None:
                 self.publisher.close()

@@ -32,6 +32,7 @@ from penstock.forward.rank_forward import Followers
 from penstock.forward.readback import Readback
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.step_adapters import Adapters, StepAdapters
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.taps import tapped_forward
 from penstock.forward.torch_audit import compare_draws
@@ -72,6 +73,7 @@ class ReleasableMemory(NamedTuple):
 
     weights: DeviceArena
     kv: DeviceArena
+    adapters: DeviceArena
 
     def release(self) -> None:
         for arena in self:
@@ -86,8 +88,8 @@ class ReleasableMemory(NamedTuple):
             self.release()
             needed = sum(arena.size for arena in self)
             raise OutOfMemory(
-                f"the engine cannot wake: weights and KV cache take {readable(needed)} of GPU memory, which others use "
-                f"meanwhile: {error}",
+                f"the engine cannot wake: weights, KV cache and adapters take {readable(needed)} of GPU memory, which "
+                f"others use meanwhile: {error}",
                 param="model",
             ) from None
 
@@ -109,14 +111,17 @@ class CudaBackend:
         place: RankPlace = ALONE,
         drafts: DraftSource | None = None,
         head: HeadNetwork | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         """`place`: among the ranks of a group. `drafts`: of those that rows get later, by `draft_with`. `head`: that
-        makes them of states."""
+        makes them of states. `adapters`: None: no sequence has one."""
         spec, device = model.spec, pages[0].keys.device
-        self._model, self._ops, self._pages = model, place.operations(CudaOperations()), pages
+        self._cuda_ops = CudaOperations()
+        self._model, self._ops, self._pages = model, place.operations(self._cuda_ops), pages
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._memory, self._place = memory, place
+        self.adapters = StepAdapters(adapters)
         self._max_sequences = max_sequences
         # Of a decode graph, and draws of a step with drafts.
         self._most_rows = max_sequences if drafts is None else max(max_sequences, LEAST_ROWS)
@@ -166,6 +171,7 @@ class CudaBackend:
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
+            self.adapters.admit(admit)
         drafted = None if self._drafts is None else self._draft(self._drafts, plan.rows)
         rows = without_drafts(plan.rows) if drafted is None else drafted.rows
         all_hidden = self._reads_all(rows)
@@ -221,9 +227,11 @@ class CudaBackend:
             self._drafts.reset()
 
     def release_memory(self) -> bool:
-        """Weights go to the host. Kernels, graphs, slots and what steps compute with stay."""
+        """Weights go to the host. Adapters are dropped: they are loaded again. Kernels, graphs, slots and what steps
+        compute with stay."""
         if self._memory is None:
             return False
+        self.adapters.drop()
         self._place.tell(RankSleep())
         self._place.together(self._memory.weights.save)
         self._memory.release()
@@ -247,6 +255,7 @@ class CudaBackend:
                 padding_slot=self._max_sequences,
                 most_rows=self._most_rows,
                 place=place,
+                adapters=self.adapters.memory,
                 taps=self._taps or (),
                 save=None if self._saving is None else partial(_save, self._saving),
             ),
@@ -306,13 +315,13 @@ class CudaBackend:
         return self._outputs.needs_hidden(rows) or (self._head is not None and self._head.reads_all)
 
     def _compute(self, rows: Sequence[Row], all_hidden: bool) -> Computed:
-        graphs = self._graphs
+        graphs, adapters = self._graphs, self.adapters.begin(rows)
         if graphs is not None and graphs.decode.fits(rows):
-            replayed = graphs.decode.run(rows)
+            replayed = graphs.decode.run(rows, adapters)
             starts: Sequence[int] = _starts(row.count for row in rows)
             return Computed(replayed.hidden, starts, replayed.tokens, replayed.states, replayed)
         inputs = None
-        if graphs is not None and not self._taps:
+        if graphs is not None and adapters is None and not self._taps:
             inputs = graphs.chunks.inputs(sum(row.count for row in rows))
         batch = gather(rows, self._slots, inputs)
         starts = batch.host_starts
@@ -320,12 +329,15 @@ class CudaBackend:
             hidden = graphs.chunks.run(batch)
             return Computed(hidden, starts, batch.tokens, hidden)
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
+        wanted: Sequence[int] | None = None
         if batch.num_single < batch.num_rows and not all_hidden:
             if any(row.draws > 1 for row in rows):
-                drawn_at = upload(_drawn_at(rows, starts), batch.tokens.device)
-                batch, starts = replace(batch, logits_indices=drawn_at), _starts(row.draws for row in rows)
+                wanted, starts = _drawn_at(rows, starts), _starts(row.draws for row in rows)
+                batch = replace(batch, logits_indices=upload(wanted, batch.tokens.device))
             else:
-                batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
+                wanted, starts = [end - 1 for end in starts[1:]], range(len(rows) + 1)
+                batch = replace(batch, logits_indices=batch.starts[1:] - 1)
+        self._cuda_ops.deltas = self.adapters.deltas(wanted)
         hidden, states = tapped_forward(self._model, self._ops, batch, self._pages, self._taps)
         return Computed(hidden, starts, batch.tokens, states)
 
@@ -366,6 +378,7 @@ class CudaBackend:
         picked = hidden[packed[0] : packed[-1] + 1]
         if len(picked) > len(packed) or picked.data_ptr() % ALIGNED:
             picked = hidden.index_select(0, upload(packed, hidden.device))
+        self._cuda_ops.deltas = self.adapters.logits_deltas(packed)
         with self._place.telling(RankLogits(list(packed))):
             return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)
 

@@ -22,22 +22,26 @@ from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Mode
 from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
 from penstock.forward.cuda_ranks import ALONE, RankPlace, join, silent_place
 from penstock.forward.cuda_speculation import load_proposer, start_drafting
+from penstock.forward.device_adapters import device_adapters
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
 from penstock.forward.rank_forward import agreed_size
+from penstock.forward.step_adapters import Adapters
 from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
 from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
+from penstock.model.weights.dense_form import Allocate
 from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.model.weights.place import WHOLE, Shard
 from penstock.speculate.proposer import DraftSource
 from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
+from penstock.startup.preflight import readable
 from penstock.store.spec import ModelSpec
 from penstock.system.ownership import owns_process
 
@@ -49,6 +53,7 @@ logger = logging.getLogger(__name__)
 # Tokens of a step that launches the same kernels as the largest, but does not use the attention of cuDNN, which takes a
 # second to initialise on a machine where it never ran.
 SHORT = 1024
+LEAST_ADAPTERS = 1 << 20  # bytes of memory for adapters while kernels are found, and none is read
 
 
 class StepSizes(NamedTuple):
@@ -65,6 +70,8 @@ class Extras(NamedTuple):
 
     place: RankPlace = ALONE  # among the ranks of a group
     drafts: DraftSource | None = None
+    adapted: bool = False  # sequences may have adapters,
+    adapters: Adapters | None = None  # once there is memory for them
 
 
 PLAIN = Extras()
@@ -79,22 +86,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         nonlocal weights_bytes
         weights_bytes = num_bytes + (0 if followers is None else followers.wait_loaded())
 
-    backend, size, costs = _start(config, grammars, end_phase, loaded)
+    backend, built = _start(config, grammars, end_phase, loaded)
     if followers is not None:
         backend.lead(followers)
-    return BuiltBackend(backend, weights_bytes, size, costs)
+    return built._replace(weights_bytes=weights_bytes)
 
 
 def follow_rank_0(config: BackendConfig, loaded: Callable[[int], None], work: Iterable[RankWork]) -> None:
     """What any other rank does: the same start, and then what rank 0 tells it. `loaded` is told the bytes of its
     weights."""
-    backend, _, _ = _start(config, None, lambda _: None, loaded)
+    backend, _ = _start(config, None, lambda _: None, loaded)
     backend.follow(work)
 
 
 def _start(
     config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase, loaded: Callable[[int], None]
-) -> tuple[CudaBackend, CacheSize, StepCosts | None]:
+) -> tuple[CudaBackend, BuiltBackend]:
     """Ranks meet once each has its weights; from then on all do the same, one waiting for the other."""
     end_phase("triton")
     torch_process.set_torch_threads(config.threads)
@@ -102,11 +109,11 @@ def _start(
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
-    extras = Extras(drafts=config.drafts)
+    extras = Extras(drafts=config.drafts, adapted=config.adapter_bytes > 0)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
         precompile(precompiler, spec, sizes, dtype=dtype, device=device, shard=config.shard, extras=extras)
         end_phase("kernels noted")
-        memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
+        memory = ReleasableMemory(*(DeviceArena(device) for _ in range(3))) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
         proposer = load_proposer(config, model, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
@@ -114,9 +121,12 @@ def _start(
     end_phase("kernels compiled")
     loaded(model.num_bytes)
     extras = extras._replace(place=join(config))
+    if extras.adapted:
+        adapters = _take_adapter_memory(config, device, memory and memory.adapters.empty)
+        extras = extras._replace(adapters=adapters)
     capture = run_largest_steps(model, sizes, dtype=dtype, extras=extras)
     end_phase("rehearsal")
-    size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
+    size = choose_cache_size(config, device_memory(device, sum(arena.num_bytes for arena in memory or ())))
     if extras.place.ranks is not None:
         size = agreed_size(size, extras.place.ranks)
     pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
@@ -130,6 +140,7 @@ def _start(
         place=extras.place,
         drafts=config.drafts,
         head=None if isinstance(proposer, Decoder) else proposer,
+        adapters=extras.adapters,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
@@ -139,7 +150,22 @@ def _start(
         allocate, num_bytes = memory and memory.kv.empty, model.num_bytes
         costs = start_drafting(config, backend, proposer, size, capture, weights_bytes=num_bytes, allocate=allocate)
         end_phase("speculation")
-    return backend, size, costs
+    return backend, BuiltBackend(
+        backend, model.num_bytes, size, costs, adapters=extras.adapters and extras.adapters.cache
+    )
+
+
+def _take_adapter_memory(config: BackendConfig, device: torch.device, allocate: Allocate | None) -> Adapters:
+    """Before the largest steps are run, and the KV cache gets the rest."""
+    capacity = config.adapter_bytes
+    try:
+        return Adapters(*device_adapters(config.spec, TORCH_DTYPES[config.dtype], device, capacity, allocate))
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"there is no memory for {readable(capacity)} of adapters beside the weights: {error}. Lower "
+            "adapter_memory",
+            param="adapter_memory",
+        ) from None
 
 
 def precompile(
@@ -176,7 +202,10 @@ def _find_kernels(
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
     model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context, shard=shard)
-    backend = _backend(model, sizes, dtype, device, extras._replace(place=silent_place(shard, spec.vocab_size)))
+    extras = extras._replace(place=silent_place(shard, spec.vocab_size))
+    if extras.adapted:
+        extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)))
+    backend = _backend(model, sizes, dtype, device, extras)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
@@ -224,17 +253,29 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
 def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, extras: Extras) -> CudaBackend:
     groups = len(model.spec.cache_groups)
     pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
-    context, max_sequences = sizes.context, sizes.max_sequences
     return CudaBackend(
-        model, pages, context=context, max_sequences=max_sequences, place=extras.place, drafts=extras.drafts
+        model,
+        pages,
+        context=sizes.context,
+        max_sequences=sizes.max_sequences,
+        place=extras.place,
+        drafts=extras.drafts,
+        adapters=extras.adapters,
     )
 
 
 def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int) -> None:
-    run_warm_up_steps(
-        backend,
-        tokens,
-        max_sequences=sizes.max_sequences,
-        block_size=sizes.block_size,
-        num_groups=len(model.spec.cache_groups),
-    )
+    def run() -> None:
+        run_warm_up_steps(
+            backend,
+            tokens,
+            max_sequences=sizes.max_sequences,
+            block_size=sizes.block_size,
+            num_groups=len(model.spec.cache_groups),
+        )
+
+    run()
+    if backend.adapters.memory is not None:
+        backend.adapters.rehearses = True
+        run()
+        backend.adapters.rehearses = False

@@ -9,7 +9,8 @@ A graph is captured for each of a few batch sizes. A step takes the smallest one
 padding slot, whose keys and values go to block 0, which belongs to no sequence. A graph starts from slots and positions
 and ends with the logits and their argmax, which is the token of greedy requests. Other requests are sampled by one of
 two more graphs, filtered or full (`kernels.cuda.sample`), launched after it; the host computes constraint masks in
-between. All graphs share one memory pool and write their logits to the same place, where they stay until the next step.
+between. Where there are adapters, each size has a further graph, for steps in which a row has one. All graphs share one
+memory pool and write their logits to the same place, where they stay until the next step.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.cuda_ranks import ALONE, RankPlace
+from penstock.forward.delta_tiles import GraphTiles, Numbers
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.slot_tensors import SlotRows
 from penstock.forward.taps import tapped_forward
 from penstock.kernels.cuda import sample
 from penstock.kernels.cuda.accept import write_tokens
 from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
+from penstock.kernels.cuda.low_rank import DeltaMemory, StepDeltas
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
@@ -47,6 +50,14 @@ SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *
 READ_AGAIN = 1 << 17
 
 
+class Adapted(NamedTuple):
+    """The graph of a step in which a row has an adapter."""
+
+    graph: torch.cuda.CUDAGraph
+    hidden: Tensor  # [size, hidden]
+    states: Tensor  # [size, width] of the taps, or `hidden`
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
@@ -56,6 +67,7 @@ class Captured:
     rows: Tensor
     hidden: Tensor  # [size, hidden]
     states: Tensor  # [size, width] of the taps, or `hidden`
+    adapted: Adapted | None
 
 
 class Replayed(NamedTuple):
@@ -84,15 +96,17 @@ class DecodeGraphs:
         padding_slot: int,
         most_rows: int,
         place: RankPlace = ALONE,
+        adapters: DeltaMemory | None = None,
         taps: Taps = (),
         save: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
         """`padding_slot` is the slot of padding rows; `most_rows`: of a graph. Graphs of a rank that does not draw end
         with its part of the logits. `taps`: of a draft head; `save` is given rows and states of each step, to launch
-        kernels."""
+        kernels. `adapters`: None: no row has one."""
         self.most_rows, self._taps, self._save = most_rows, taps, save
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
-        self._ops, self._draws = place.operations(CudaOperations()), place.draws
+        self._cuda_ops, self._draws = CudaOperations(), place.draws
+        self._ops = place.operations(self._cuda_ops)
         self._tables, self._scratch = sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < most_rows] + [most_rows]
         self._captured: list[Captured] = []
@@ -103,6 +117,7 @@ class DecodeGraphs:
         )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
         self.logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
+        self._adapters, self._tiles = adapters, None if adapters is None else GraphTiles(most, device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -130,7 +145,8 @@ class DecodeGraphs:
         kernels, and draws the same for all sizes."""
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
-                self._compute(self._rows(size))
+                for deltas in self._variants(size):
+                    self._compute(self._rows(size), deltas)
         for full in (False, True) if self._draws else ():
             self._draw(self._rows(1), full=full)
 
@@ -141,18 +157,29 @@ class DecodeGraphs:
             self._draw(rows, full=full)
             return capture.capture(lambda: self._draw(rows, full=full))[0]
 
-        self._compute(rows)  # first: compilation and loading must not be captured
-        graph, (hidden, states) = capture.capture(lambda: self._compute(rows))
-        filtered, full = (draws(False), draws(True)) if self._draws else (graph, graph)
-        return Captured(graph, filtered, full, rows, hidden, states)
+        def computes(deltas: StepDeltas | None) -> Adapted:
+            self._compute(rows, deltas)  # first: compilation and loading must not be captured
+            graph, (hidden, states) = capture.capture(lambda: self._compute(rows, deltas))
+            return Adapted(graph, hidden, states)
+
+        plain, *adapted = map(computes, self._variants(size))
+        filtered, full = (draws(False), draws(True)) if self._draws else (plain.graph, plain.graph)
+        return Captured(plain.graph, filtered, full, rows, plain.hidden, plain.states, adapted[0] if adapted else None)
 
     def captured(self) -> list[tuple[int, Tensor, Tensor]]:
         """Of each graph: its size, and the rows and states of a replay."""
         return [(one.rows.shape[1], one.rows, one.states) for one in reversed(self._captured)]
 
+    def _variants(self, size: int) -> list[StepDeltas | None]:
+        """What graphs of a size are captured with."""
+        if self._adapters is None or self._tiles is None:
+            return [None]
+        return [None, StepDeltas(self._adapters, self._tiles.of(size), None, size)]
+
     @torch.inference_mode()
-    def _compute(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute(self, rows: Tensor, deltas: StepDeltas | None) -> tuple[Tensor, Tensor]:
         model, logits = self._model, self.logits[: rows.shape[1]]
+        self._cuda_ops.deltas = deltas
         hidden, states = tapped_forward(model, self._ops, self.batch(rows), self._pages, self._taps)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
         if self._draws:
@@ -172,8 +199,8 @@ class DecodeGraphs:
         padding = [self._padding_slot] * size
         return torch.tensor([padding, [0] * size, [0] * size, padding], device=self._tokens.device)
 
-    def run(self, rows: Sequence[Row]) -> Replayed:
-        """Replay the graph of these rows, for which `fits` is true."""
+    def run(self, rows: Sequence[Row], adapters: Numbers | None = None) -> Replayed:
+        """Replay the graph of these rows, for which `fits` is true. `adapters` [tokens]; None: no row has one."""
         slots, starts, counts, draws = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
@@ -186,7 +213,11 @@ class DecodeGraphs:
         inputs[2, :count] = (inputs[1, :count] + 1) * is_drawn
         inputs[3] = inputs[0]
         put(captured.rows, inputs)
-        captured.graph.replay()
+        hidden = captured.hidden
+        if adapters is None:
+            captured.graph.replay()
+        else:
+            hidden = self._replay_adapted(captured, adapters)
         drawn, has_drafts = self._drawn[:count], int(draws.max()) > 1
 
         def restore_drafts() -> None:
@@ -202,7 +233,7 @@ class DecodeGraphs:
 
         return Replayed(
             tokens=self._tokens[:count],
-            hidden=captured.hidden[:count],
+            hidden=hidden[:count],
             states=captured.states[:count],
             size=len(captured.hidden),
             logits=self.logits[:count],
@@ -210,6 +241,18 @@ class DecodeGraphs:
             draw=draw,
             restore_drafts=restore_drafts,
         )
+
+    def _replay_adapted(self, captured: Captured, adapters: Numbers) -> Tensor:
+        """Gives the hidden states; those that a draft head reads are where the graph without adapters has them."""
+        adapted = captured.adapted
+        assert adapted is not None
+        assert self._tiles is not None
+        size = len(adapted.hidden)
+        put(self._tiles.place(size), self._tiles.packed(adapters, size))
+        adapted.graph.replay()
+        if self._save is not None:
+            captured.states.copy_(adapted.states)
+        return adapted.hidden
 
     def batch(self, rows: Tensor) -> Batch:
         """The inputs of `rows` [2 or more, n]: slots and positions, of a token each."""

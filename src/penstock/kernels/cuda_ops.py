@@ -11,6 +11,7 @@ from penstock.kernels.cuda import (
     decode_attention,
     embed,
     gate,
+    low_rank,
     prefill_attention,
     prefill_cudnn,
     prefill_split_kv,
@@ -20,6 +21,7 @@ from penstock.kernels.cuda import (
 )
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
+from penstock.kernels.low_rank import HEAD, LowRank
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import logits
@@ -40,17 +42,23 @@ class CudaOperations:
 
     def __init__(self) -> None:
         self._shared = PerBatch()
+        self.deltas: low_rank.StepDeltas | None = None  # of the step under way; None: no row has an adapter
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
-        return embed.embed(tokens, table.dense, scale)
+        x = embed.embed(tokens, table.dense, scale)
+        if self.deltas is not None:
+            low_rank.embed(x, tokens, scale, self.deltas)
+        return x
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         return norm_.norm(x, norm, onto)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation, reduce, _ = linear  # no row has an adapter: engines on GPUs take none
+        weight, bias, norm, activation, reduce, delta = linear
         if reduce:
             raise UnreducedProduct
+        if delta is not None and self.deltas is not None:
+            return self._adapted(x, linear, onto, delta, self.deltas)
         matrix = weight.dense
         if norm is not None and not skinny_gemm.fuses_norm(x, matrix):
             x, norm = self.norm(x, norm), None
@@ -62,6 +70,15 @@ class CudaOperations:
         if activation is not None:
             y = gate.gate(y, activation)
         return y if onto is None else onto.add_(y)
+
+    def _adapted(
+        self, x: Tensor, linear: Linear, onto: Tensor | None, delta: LowRank, deltas: low_rank.StepDeltas
+    ) -> Tensor:
+        """The product between the launches that compute its delta. What comes behind the delta is done there."""
+        gated = linear.gate is not None
+        x, shrunk = low_rank.shrink(x, linear.norm, delta, deltas)
+        y = self.linear(x, linear._replace(norm=None, gate=None, delta=None), None if gated else onto)
+        return low_rank.expand(shrunk, y, delta, deltas, linear.gate, onto if gated else None)
 
     def rotate_store(
         self,
@@ -126,6 +143,9 @@ class CudaOperations:
             torch.mm(x, matrix.t(), out=out)
         else:
             float32_product()(x, matrix.t(), out)
+        if self.deltas is not None:
+            _, shrunk = low_rank.shrink(x, None, HEAD, self.deltas)
+            low_rank.expand(shrunk, out, HEAD, self.deltas)
         return logits.soft_cap(out, softcap)
 
 

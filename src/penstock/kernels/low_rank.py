@@ -15,6 +15,7 @@ from penstock.kernels.arrays import Array
 # The products of a layer, as architectures name them, and the projections that each consists of, in the order of its
 # outputs. An adapter has a delta of its own for each projection.
 PRODUCTS = {"qkv": ("q", "k", "v"), "output": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+MOST_PARTS = max(map(len, PRODUCTS.values()))
 TABLES = ("embed", "head")  # the products with the vocabulary, beside the layers
 _PLACES = {product: place for place, product in enumerate(PRODUCTS)}
 

@@ -270,7 +270,9 @@ class Scheduler:
         self._bounds.check(message.tenant, self._queues)
         if message.adapter is not None and self._queues.adapters is None:
             raise InvalidRequest(
-                "this engine takes no adapters: they run neither on GPUs nor with tensor_parallel yet", param="model"
+                "this engine takes no adapters: on a GPU they need adapter_memory, and they do not run with "
+                "tensor_parallel yet",
+                param="model",
             )
         if message.id in self._queues.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")

@@ -219,8 +219,12 @@ def strays(environ: Mapping[str, str] = os.environ) -> str | None:
 def to_wire(settings: Settings) -> dict[str, Any]:
     """Settings for an engine process, without keys and addresses."""
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
+    cache = settings.cache
+    if settings.model.adapters and cache.adapter_memory is None:
+        cache = msgspec.structs.replace(cache, adapter_memory="auto")
     engine_settings = msgspec.structs.replace(
         settings,
+        cache=cache,
         model=msgspec.structs.replace(settings.model, adapters=()),  # requests name them, with their paths
         serve=ServeSettings(),
         tenants=TenantSettings(),

@@ -63,6 +63,7 @@ BACKENDS: dict[BackendKind, str] = {
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 ADAPTER_MEMORY = "1GiB"  # a hundred adapters of rank 16 for a model of 135 million parameters
+GPU_ADAPTER_MEMORY = "4GiB"  # 51 of rank 16 for one of 8 billion
 # What begins when a phase of a backend's `build` ends.
 NEXT_PHASE = {
     "kernels noted": "loading weights",
@@ -279,13 +280,15 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
 
 def _adapter_bytes(settings: Settings, kind: BackendKind) -> int:
     """0: sequences with an adapter are refused."""
-    asked, alone = settings.cache.adapter_memory, settings.engine.tensor_parallel == 1
-    if kind != "cuda" and alone:
-        return parse_bytes(asked or ADAPTER_MEMORY, "adapter_memory")
-    if asked is not None:
-        where = "with tensor_parallel" if kind != "cuda" else "on a GPU"
-        raise InvalidSetting(f"adapter_memory: adapters do not run {where} yet", param="adapter_memory")
-    return 0
+    asked = settings.cache.adapter_memory
+    if settings.engine.tensor_parallel > 1:
+        if asked not in (None, "auto"):
+            raise InvalidSetting("adapter_memory: adapters do not run with tensor_parallel yet", param="adapter_memory")
+        return 0
+    if asked is None and kind == "cuda" and not settings.model.adapters:
+        return 0  # all memory is for the KV cache, and no graphs for adapters are captured
+    auto = GPU_ADAPTER_MEMORY if kind == "cuda" else ADAPTER_MEMORY
+    return parse_bytes(auto if asked in (None, "auto") else asked, "adapter_memory")
 
 
 def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:

@@ -49,9 +49,10 @@ def check(settings: Settings, spec: ModelSpec) -> None:
             param="speculate",
         )
     ranks = settings.engine.tensor_parallel
-    if settings.model.adapters and (uses_gpu(settings) or ranks > 1):
-        where = "with tensor_parallel" if ranks > 1 else "on a GPU"
-        raise InvalidSetting(f"adapters do not run {where} yet: merge them (`penstock merge`)", param="adapters")
+    if settings.model.adapters and ranks > 1:
+        raise InvalidSetting(
+            "adapters do not run with tensor_parallel yet: merge them (`penstock merge`)", param="adapters"
+        )
     if ranks > 1:
         _check_ranks(settings, spec)
     _least_types(settings.cache).check_head_dim(spec.head_dim, spec.name)

@@ -18,6 +18,7 @@ CHOSEN = {
     "test_cuda.py": "embed or norms or decode_inputs or rotate or (gated and 33) or 6-2-24-4-24-1.5",
     "test_rank_parts.py": "tokens or sums",
     "test_cuda_accept.py": "test",
+    "test_cuda_low_rank.py": "ranks0-8 or tables",
     "test_cuda_sample.py": "greedy_and_plain or fill_up or log_prob or (cpu_draws and 900) or smallest or rules_are",
 }
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -21,6 +22,8 @@ from triton.runtime.driver import driver
 from helpers import tiny_models
 from helpers.paged_model import PagedModel
 from penstock.forward.cuda_startup import SHORT, StepSizes, precompile
+from penstock.forward.delta_tiles import step_deltas
+from penstock.forward.device_adapters import delta_memory
 from penstock.forward.readback import Readback
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
@@ -69,24 +72,31 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return resolve(str(tiny_models.make(request.param, tmp_path_factory.mktemp(request.param)))).spec
 
 
-def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES) -> Precompiler:
+def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES, *, adapted: bool = False) -> Precompiler:
     precompiler = Precompiler(processes=2)
-    precompile(precompiler, spec, sizes, dtype=dtype, device=META)
+    precompile(precompiler, spec, sizes, dtype=dtype, device=META, extras=Extras(adapted=adapted))
     return precompiler
 
 
+@pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("max_sequences", [8, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
-    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
-    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences)).keys
+    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences), adapted=adapted).keys
     monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
     model = load_dense(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
-    paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
+    ops = CudaOperations()
+    memory = delta_memory(spec, dtype, cpu, 1 << 20)
+
+    def adapt(owners: list[None]) -> None:
+        ops.deltas = step_deltas(memory, np.ones(len(owners), dtype=np.int32)) if adapted else None
+
+    paged = PagedModel(model, block_size=SIZES.block_size, ops=ops, dtype=dtype, adapt=adapt)
     launched = Precompiler(processes=1)
     with launched.collecting():
         for length in (250, 100, 40, 25, 10, 1):

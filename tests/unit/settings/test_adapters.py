@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,12 +66,19 @@ def test_adapters_belong_to_one_model_and_not_to_engines() -> None:
         load({"adapters": ["a=x"]}, environ={}, models=["one", "two"])
 
 
-@pytest.mark.parametrize(
-    ("options", "where"), [({"device": "cuda"}, "on a GPU"), ({"tensor_parallel": 2}, "with tensor")]
-)
-def test_where_adapters_do_not_run(options: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "has_driver", lambda: "device" in options)
-    settings = load({"adapters": ["a=x"], **options}, environ={})
-    with pytest.raises(InvalidSetting, match=f"adapters do not run {where}") as error:
+def test_engines_are_told_that_there_are_adapters() -> None:
+    """On a GPU their memory is taken at the start."""
+    for options, expected in (
+        ({}, None),
+        ({"adapters": ["a=x"]}, "auto"),
+        ({"adapters": ["a=x"], "adapter_memory": "3GiB"}, "3GiB"),
+        ({"adapter_memory": "auto"}, "auto"),
+    ):
+        assert to_wire(load(options, environ={}))["cache"]["adapter_memory"] == expected
+
+
+def test_where_adapters_do_not_run() -> None:
+    settings = load({"adapters": ["a=x"], "tensor_parallel": 2}, environ={})
+    with pytest.raises(InvalidSetting, match="adapters do not run with tensor") as error:
         preflight.check(settings, small_spec())
     assert error.value.param == "adapters"

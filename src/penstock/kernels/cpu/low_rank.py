@@ -11,9 +11,7 @@ import numpy as np
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import FLOATS, PANEL, Segment, allocate, fill
-from penstock.kernels.low_rank import PRODUCTS, DeltaMatrices, num_sites
-
-MOST_PARTS = max(map(len, PRODUCTS.values()))
+from penstock.kernels.low_rank import MOST_PARTS, DeltaMatrices, num_sites
 
 
 class _NativePart(ctypes.Structure):

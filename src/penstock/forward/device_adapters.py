@@ -1,0 +1,203 @@
+"""Adapters in a device's memory: a part of it that is reserved for them, paged by rank, filled from copies on the host
+by a thread and a stream of its own, beside the steps of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from penstock.adapters import AdapterCache, AdapterLoader
+from penstock.adapters.extents import Extents
+from penstock.errors import AdapterLoadFailed, PenstockError
+from penstock.flow import Adapter
+from penstock.forward.adapter_blobs import FIELDS, UNIT, PackedAdapter, most_numbers
+from penstock.forward.adapter_loading import read_deltas
+from penstock.forward.host_adapters import HostAdapters
+from penstock.forward.host_copy import PinnedBytes
+from penstock.kernels.cuda.low_rank import DeltaMemory
+from penstock.kernels.low_rank import MOST_PARTS, num_sites
+from penstock.model.weights.dense_form import Allocate
+from penstock.startup.preflight import readable
+from penstock.store.spec import ModelSpec
+from penstock.system import resources
+
+MOST_ADAPTERS = 1024  # on the device
+HOST_TIMES = 4  # the host's memory for adapters, by that of the device
+HOST_SHARE = 0.25  # of the memory that is free, at most
+
+
+class Extent(NamedTuple):
+    begin: int  # in UNITs
+    size: int
+
+
+class DeviceAdapter(NamedTuple):
+    number: int  # of its row in the table
+    num_bytes: int
+    extents: Mapping[int, Extent]  # by blob
+    tables: frozenset[str]  # of `low_rank.TABLES`, that it changes
+
+
+class _Place(NamedTuple):
+    """What is reserved for an adapter that is loaded."""
+
+    number: int
+    extents: dict[int, Extent]
+    free: torch.cuda.Event | None  # when the steps that may still read this memory have ended
+
+
+class DeviceLoader:
+    """Implements `adapters.loader.Loader`."""
+
+    def __init__(self, memory: DeltaMemory, spec: ModelSpec, host: HostAdapters) -> None:
+        self.memory = memory
+        self._spec, self._host = spec, host
+        self._extents = Extents(len(memory.numbers) // UNIT)
+        self._numbers = list(range(len(memory.table) - 1, 0, -1))  # free rows of the table; 0 is that of no adapter
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._thread = AdapterLoader(self._load)
+        self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def pending(self) -> int:
+        return self._thread.pending
+
+    def start(self, adapter: Adapter) -> bool:
+        extents: dict[int, Extent] = {}
+        sizes = {blob: numbers // UNIT for blob, numbers in most_numbers(adapter, self._spec).items()}
+        if sum(sizes.values()) <= self._extents.size:  # else loading it says that it does not fit
+            for blob, size in sizes.items():
+                begin = self._extents.take(size)
+                if begin is None or not self._numbers:
+                    self._give(extents | ({} if begin is None else {blob: Extent(begin, size)}))
+                    return False
+                extents[blob] = Extent(begin, size)
+        number = self._numbers.pop() if extents else 0
+        self._places[adapter.key] = _Place(number, extents, self._record_event())
+        return self._thread.start(adapter)
+
+    def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, DeviceAdapter | PenstockError]]:
+        found = self._thread.take_finished(wait_s)
+        for adapter, made in found:
+            place = self._places.pop(adapter.key)
+            if isinstance(made, DeviceAdapter):
+                rests = {blob: _rest(whole, made.extents.get(blob)) for blob, whole in place.extents.items()}
+                self._give(rests)
+            else:
+                self._give(place.extents)
+                if place.extents:
+                    self._numbers.append(place.number)
+        return found
+
+    def release(self, loaded: DeviceAdapter) -> None:
+        self._give(loaded.extents)
+        self._numbers.append(loaded.number)
+
+    def _give(self, extents: Mapping[int, Extent]) -> None:
+        for begin, size in extents.values():
+            self._extents.give(begin, size)
+
+    def _record_event(self) -> torch.cuda.Event | None:
+        """Behind all steps that are launched."""
+        if not self.memory.numbers.is_cuda:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    # --- in the thread
+
+    def _load(self, adapter: Adapter) -> DeviceAdapter:
+        place = self._places[adapter.key]
+        if not place.extents:
+            most = sum(most_numbers(adapter, self._spec).values()) * self.memory.numbers.itemsize
+            raise AdapterLoadFailed(
+                f"adapter {adapter.name} may take {readable(most)}, but all adapters have "
+                f"{readable(self.memory.numbers.nbytes)}: raise adapter_memory",
+                param="model",
+            )
+        packed = self._host.get(adapter)
+        extents = {}
+        for number, numbers in packed.blobs:
+            size, reserved = len(numbers) // UNIT, place.extents.get(number, Extent(0, 0))
+            if size > reserved.size:
+                raise AdapterLoadFailed(f"adapter {adapter.name} has a larger rank than {adapter.rank}", param="model")
+            extents[number] = Extent(reserved.begin, size)
+        self._copy(packed, place, extents)
+        return DeviceAdapter(place.number, packed.num_bytes, extents, packed.tables)
+
+    def _copy(self, packed: PackedAdapter, place: _Place, extents: Mapping[int, Extent]) -> None:
+        entries = torch.from_numpy(packed.placed({blob: extent.begin for blob, extent in extents.items()}))
+        if place.free is None:
+            self._copy_blobs(packed, extents)
+            self.memory.table[place.number].copy_(entries)
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.memory.numbers.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(place.free)
+            self._copy_blobs(packed, extents)
+            self.memory.table[place.number].copy_(entries.pin_memory(), non_blocking=True)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        done.synchronize()  # without the interpreter's lock
+
+    def _copy_blobs(self, packed: PackedAdapter, extents: Mapping[int, Extent]) -> None:
+        for number, numbers in packed.blobs:
+            begin = extents[number].begin * UNIT
+            self.memory.numbers[begin : begin + len(numbers)].copy_(numbers, non_blocking=True)
+
+
+DeviceAdapters = AdapterCache[DeviceAdapter]
+
+
+def device_adapters(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, capacity: int, allocate: Allocate | None = None
+) -> tuple[DeviceAdapters, DeltaMemory]:
+    """`capacity` in bytes of the device, which are taken at once. Raises torch.OutOfMemoryError."""
+    memory = delta_memory(spec, dtype, device, capacity, allocate)
+
+    pinned: list[PinnedBytes] = []
+
+    def allocate_on_host(size: int) -> Tensor:
+        if device.type != "cuda":
+            return torch.empty(size, dtype=torch.uint8)
+        pinned.append(PinnedBytes(size))
+        return pinned[-1].bytes
+
+    host_bytes = int(min(HOST_TIMES * capacity, HOST_SHARE * resources.host_bytes()))
+    host = HostAdapters(
+        lambda adapter: read_deltas(adapter, spec, halves=True), spec.num_layers, dtype, host_bytes, allocate_on_host
+    )
+
+    def most_bytes(adapter: Adapter) -> int:
+        return sum(most_numbers(adapter, spec).values()) * dtype.itemsize
+
+    return AdapterCache(DeviceLoader(memory, spec, host), most_bytes, capacity), memory
+
+
+def delta_memory(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, capacity: int, allocate: Allocate | None = None
+) -> DeltaMemory:
+    """Memory of `capacity` bytes without any adapter."""
+    count = capacity // dtype.itemsize // UNIT * UNIT
+    numbers = torch.empty(count, dtype=dtype, device=device) if allocate is None else allocate((count,), dtype)
+    table = (MOST_ADAPTERS + 1, num_sites(spec.num_layers) * MOST_PARTS, FIELDS)
+    q, kv, hidden = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim, spec.hidden_size
+    sizes = {
+        "qkv": (q, kv),
+        "output": (hidden, 0),
+        "gate_up": (spec.intermediate_size, spec.intermediate_size),
+        "down": (hidden, 0),
+        "head": (spec.vocab_size, 0),
+    }
+    return DeltaMemory(numbers, torch.zeros(table, dtype=torch.int32, device=device), sizes)
+
+
+def _rest(whole: Extent, used: Extent | None) -> Extent:
+    """What is left of it."""
+    size = 0 if used is None else used.size
+    return Extent(whole.begin + size, whole.size - size)
