@@ -21,7 +21,7 @@ from triton.runtime.driver import driver
 
 from helpers import tiny_models
 from helpers.paged_model import PagedModel
-from penstock.forward.cuda_startup import SHORT, StepSizes, precompile
+from penstock.forward.cuda_startup import SHORT, Extras, StepSizes, precompile
 from penstock.forward.delta_tiles import step_deltas
 from penstock.forward.device_adapters import delta_memory
 from penstock.forward.readback import Readback
