@@ -89,10 +89,12 @@ class CudaBackend:
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
         place: RankPlace = ALONE,
+        deterministic: bool = False,
     ) -> None:
         """`place`: among the ranks of a group."""
         spec, device = model.spec, pages[0].keys.device
-        self._model, self._ops, self._pages = model, place.operations(CudaOperations()), pages
+        self._model, self._ops, self._pages = model, place.operations(CudaOperations(deterministic)), pages
+        self._deterministic = deterministic
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._memory, self._place = memory, place
@@ -165,8 +167,16 @@ class CudaBackend:
         """Of decode steps and of steps with prompt chunks, not captured yet."""
         model, pages, place = self._model, self._pages, self._place
         return CudaGraphs(
-            DecodeGraphs(model, pages, self._slots, self._sampler, padding_slot=self._max_sequences, place=place),
-            ChunkGraphs(model, pages, step_tokens, place),
+            DecodeGraphs(
+                model,
+                pages,
+                self._slots,
+                self._sampler,
+                padding_slot=self._max_sequences,
+                place=place,
+                deterministic=self._deterministic,
+            ),
+            ChunkGraphs(model, pages, step_tokens, place, self._deterministic),
         )
 
     def use(self, graphs: CudaGraphs) -> None:

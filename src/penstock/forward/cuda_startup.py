@@ -47,12 +47,13 @@ SHORT = 1024
 
 
 class StepSizes(NamedTuple):
-    """The steps and sequences that the backend is built for."""
+    """The steps and sequences that the backend is built for, and by which kernels it computes them."""
 
     block_size: int
     context: int
     step_tokens: int
     max_sequences: int
+    deterministic: bool = False
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
@@ -86,7 +87,13 @@ def _start(
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much garbage
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
-    sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
+    sizes = StepSizes(
+        config.settings.cache.block_size,
+        config.context,
+        limits.step_tokens,
+        limits.max_sequences,
+        config.settings.engine.deterministic,
+    )
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
         precompile(precompiler, spec, sizes, dtype=dtype, device=device, shard=config.shard)
         end_phase("kernels noted")
@@ -111,6 +118,7 @@ def _start(
         grammars=grammars,
         memory=memory,
         place=place,
+        deterministic=sizes.deterministic,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
@@ -196,7 +204,14 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
 def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, place: RankPlace) -> CudaBackend:
     groups = len(model.spec.cache_groups)
     pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
-    return CudaBackend(model, pages, context=sizes.context, max_sequences=sizes.max_sequences, place=place)
+    return CudaBackend(
+        model,
+        pages,
+        context=sizes.context,
+        max_sequences=sizes.max_sequences,
+        place=place,
+        deterministic=sizes.deterministic,
+    )
 
 
 def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int) -> None:
@@ -206,4 +221,5 @@ def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int
         max_sequences=sizes.max_sequences,
         block_size=sizes.block_size,
         num_groups=len(model.spec.cache_groups),
+        lengths_between=(500, 250, 50, 20) if sizes.deterministic else (50, 20),
     )

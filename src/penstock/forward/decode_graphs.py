@@ -74,11 +74,12 @@ class DecodeGraphs:
         *,
         padding_slot: int,
         place: RankPlace = ALONE,
+        deterministic: bool = False,
     ) -> None:
         """`padding_slot`, the last one, is the slot of padding rows. Its index is also the number of other slots, and
         the most rows of a graph. A rank that does not draw has graphs that end with its part of the logits."""
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
-        self._ops, self._draws = place.operations(CudaOperations()), place.draws
+        self._ops, self._draws = place.operations(CudaOperations(deterministic)), place.draws
         self._tables, self._scratch = sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < padding_slot] + [padding_slot]
         self._captured: list[Captured] = []

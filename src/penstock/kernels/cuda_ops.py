@@ -20,6 +20,7 @@ from penstock.kernels.cuda import (
 )
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
+from penstock.kernels.invariant_ops import InvariantKernels
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import logits
@@ -38,8 +39,10 @@ class PrefillPlan(NamedTuple):
 class CudaOperations:
     """Implements `interface.Operations`."""
 
-    def __init__(self) -> None:
+    def __init__(self, deterministic: bool = False) -> None:
+        """`deterministic`: results for a token depend neither on its neighbours nor on how its sequence is computed."""
         self._shared = PerBatch()
+        self._invariant = InvariantKernels(self.norm) if deterministic else None
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         return embed.embed(tokens, table.dense, scale)
@@ -48,6 +51,8 @@ class CudaOperations:
         return norm_.norm(x, norm, onto)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        if self._invariant is not None:
+            return self._invariant.linear(x, linear, onto)
         weight, bias, norm, activation, reduce, _ = linear  # no row has an adapter: engines on GPUs take none
         if reduce:
             raise UnreducedProduct
@@ -86,6 +91,11 @@ class CudaOperations:
         softcap: float,
         out: Tensor | None = None,
     ) -> Tensor:
+        if self._invariant is not None:
+            if out is None:
+                out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+            self._invariant.attention(q, pages, block_map, batch, out, scale=scale, window=window, softcap=softcap)
+            return out
         if batch.num_single == batch.num_rows:
             prefill = PrefillPlan((), None, None)
         else:
@@ -120,7 +130,9 @@ class CudaOperations:
         if out is None:
             out = torch.empty(x.shape[0], matrix.shape[0], dtype=torch.float32, device=x.device)
         # Accumulated in float32 anyway: no need to round and widen again.
-        if skinny_gemm.suits(x, matrix):
+        if self._invariant is not None:
+            self._invariant.logits(x, matrix, out)
+        elif skinny_gemm.suits(x, matrix):
             skinny_gemm.skinny_gemm(x, matrix, out=out)
         elif x.dtype == torch.float32:
             torch.mm(x, matrix.t(), out=out)

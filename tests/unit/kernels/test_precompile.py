@@ -77,16 +77,17 @@ def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES) -> Prec
 
 @pytest.mark.parametrize("max_sequences", [8, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("deterministic", [False, True])
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
-    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
-    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences)).keys
+    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences, deterministic=deterministic)).keys
     monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
     model = load_dense(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
-    paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
+    paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(deterministic), dtype=dtype)
     launched = Precompiler(processes=1)
     with launched.collecting():
         for length in (250, 100, 40, 25, 10, 1):
@@ -105,24 +106,27 @@ def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("deterministic", [False, True])
 def test_short_steps_take_the_kernels_of_large_ones(
-    spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))
-    large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT)
+    large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT, deterministic=deterministic)
     short = noted(spec, dtype, large).keys  # of large ones no more, as long as nothing is at work
     monkeypatch.setattr("penstock.forward.cuda_startup.SHORT", large.step_tokens)
     assert noted(spec, dtype, large).keys == short
 
 
 @pytest.mark.parametrize("spec", ["qwen3"], indirect=True)  # one is enough: this takes seconds
-def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -> None:
-    precompiler = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec, deterministic: bool) -> None:
+    sizes = SIZES._replace(max_sequences=2, deterministic=deterministic)
+    precompiler = noted(spec, torch.bfloat16, sizes)
     precompiler.wait()
     for key in precompiler.keys:
         manager = get_cache_manager(key)
         assert any(path.suffix == ".cubin" for path in Path(manager.cache_dir).iterdir())
-    again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+    again = noted(spec, torch.bfloat16, sizes)
     assert again.keys == precompiler.keys
     assert not again.is_compiling  # all of it is there
 
