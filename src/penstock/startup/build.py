@@ -112,6 +112,7 @@ def engine_loop(
     KV blocks with other engines."""
     timer = PhaseTimer(begun, report)
     config = _decide(settings, files)
+    _check_deterministic(config)
     if transfer is not None and config.kind != "native":
         raise InvalidSetting(
             "prefill_replicas: only the native CPU kernels exchange KV blocks (device cpu, dtype auto, and a C++ "
@@ -121,7 +122,6 @@ def engine_loop(
     if config.shard.world > 1:
         config = _with_followers(config)
     _say_unused_scales(config)
-    _check_deterministic(config)
     if config.kind == "torch":
         _import_torch(None)
     timer.end("imports")
