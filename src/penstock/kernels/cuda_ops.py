@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +20,14 @@ from penstock.kernels.cuda import (
 )
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
-from penstock.kernels.invariant_ops import InvariantKernels
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import logits
 from penstock.kernels.torch_internals import float32_product
 from penstock.kernels.weight import Weight
+
+if TYPE_CHECKING:
+    from penstock.kernels.invariant_ops import InvariantKernels
 
 
 class PrefillPlan(NamedTuple):
@@ -42,7 +44,11 @@ class CudaOperations:
     def __init__(self, deterministic: bool = False) -> None:
         """`deterministic`: results for a token depend neither on its neighbours nor on how its sequence is computed."""
         self._shared = PerBatch()
-        self._invariant = InvariantKernels(self.norm) if deterministic else None
+        self._invariant: InvariantKernels | None = None
+        if deterministic:  # imported only then: their modules take a twentieth of a second
+            from penstock.kernels.invariant_ops import InvariantKernels
+
+            self._invariant = InvariantKernels(self.norm)
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         return embed.embed(tokens, table.dense, scale)
