@@ -83,8 +83,8 @@ if process == "engine's":
     from penstock.system.ownership import claim_process
 
     claim_process()
-deterministic = mode == "deterministic"
-with LLM(folder, load_format="dummy", context=4096, device="cuda", dtype=dtype, deterministic=deterministic) as llm:
+settings = {"dtype": dtype, "kv_memory": "1GiB", "deterministic": mode == "deterministic"}
+with LLM(folder, load_format="dummy", context=4096, device="cuda", **settings) as llm:
     started = len(events)
     for length in (3, 80, 700):
         for temperature in (0.0, 1.0):
