@@ -1,11 +1,12 @@
 """Penstock on one GPU, row by row beside vLLM and the physical limit.
 
-    python bench/gpu.py [--only decode] [--model 8b] [--budget 300] [--start-up]
+    python bench/gpu.py [--only decode] [--model 8b] [--budget 300] [--start-up] [--deterministic]
 
 Shapes of Llama-3.1-8B and Qwen3-0.6B, random weights, bf16, random token ids, fixed output lengths, greedy unless
 noted, prefix caching on, up to 512 sequences, context 20480. Decode time per step is (time for N + 1 tokens - time
 for 1 token) / N, best of 2 or 3. vLLM's figures and the limits were measured on an H200; on another GPU the ratios mean
-nothing. Results are merged into bench/results/gpu-h200.json, so several runs can measure the rows.
+nothing. Results are merged into bench/results/gpu-h200.json, so several runs can measure the rows; those with
+--deterministic into gpu-h200-deterministic.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "gpu-h200.json"
+RESULTS = Path(__file__).parent / "results"
 CONTEXT = 20480
 COMMON = {"torch_dtype": "bfloat16", "hidden_act": "silu", "attention_bias": False, "head_dim": 128}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -159,7 +160,7 @@ import sys
 from penstock import LLM
 from penstock.system.ownership import claim_process
 claim_process()
-LLM(sys.argv[1], load_format="dummy", context=int(sys.argv[2]), device="cuda")
+LLM(sys.argv[1], load_format="dummy", context=int(sys.argv[2]), device="cuda", deterministic=sys.argv[3] == "True")
 print("ready", flush=True)
 """
 
@@ -167,12 +168,12 @@ print("ready", flush=True)
 class Bench:
     """One loaded model; every method measures one row."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, deterministic: bool) -> None:
         from penstock import LLM
         from penstock.system.ownership import claim_process
 
         claim_process()  # as an engine process does
-        self.llm = LLM(folder, load_format="dummy", context=CONTEXT, device="cuda")
+        self.llm = LLM(folder, load_format="dummy", context=CONTEXT, device="cuda", deterministic=deterministic)
         self.random = random.Random(0)
         self.go([self.tokens(64)], [8])
 
@@ -230,12 +231,12 @@ class Bench:
         yield "1000 of 512 in, 256 out: tok/s", self.throughput
 
 
-def start_up(folder: str) -> Iterator[tuple[str, float]]:
+def start_up(folder: str, deterministic: bool) -> Iterator[tuple[str, float]]:
     """Process start to ready, twice, with empty compile caches at first: of kernels, ours and cuDNN's, and of Python's
     modules."""
     with tempfile.TemporaryDirectory() as cache:
         for row in ("start, no compile cache: s", "start, second: s"):
-            command = [sys.executable, "-c", READY, folder, str(CONTEXT)]
+            command = [sys.executable, "-c", READY, folder, str(CONTEXT), str(deterministic)]
             caches = {
                 "TRITON_CACHE_DIR": f"{cache}/triton",
                 "CUDA_CACHE_PATH": f"{cache}/cuda",
@@ -265,13 +266,13 @@ def entry(model: str, row: str, value: float) -> dict[str, Any]:
     }
 
 
-def save(entries: list[dict[str, Any]]) -> None:
+def save(entries: list[dict[str, Any]], file: Path) -> None:
     """Merge into the existing file; rows keep the order of TARGETS."""
     import torch
 
     import penstock
 
-    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    known = json.loads(file.read_text())["rows"] if file.exists() else []
     by_row = {one["row"]: one for one in (*known, *entries)}
     order = [f"{model}: {row}" for model, rows in TARGETS.items() for row in rows]
     document = {
@@ -280,8 +281,8 @@ def save(entries: list[dict[str, Any]]) -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "rows": [by_row[row] for row in order if row in by_row],
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def show(one: dict[str, Any]) -> None:
@@ -292,11 +293,13 @@ def show(one: dict[str, Any]) -> None:
     )
 
 
-def measure(model: str, folder: str, only: str, deadline: float, *, starts: bool) -> Iterator[dict[str, Any]]:
+def measure(
+    model: str, folder: str, only: str, deadline: float, *, starts: bool, deterministic: bool
+) -> Iterator[dict[str, Any]]:
     if starts:
-        for row, value in start_up(folder):
+        for row, value in start_up(folder, deterministic):
             yield entry(model, row, value)
-    bench = Bench(folder)
+    bench = Bench(folder, deterministic)
     for row, take in bench.rows():
         if only in row and time.monotonic() < deadline:
             yield entry(model, row, take())
@@ -309,6 +312,7 @@ def main() -> None:
     parser.add_argument("--model", choices=list(CONFIGS), help="one of the two shapes")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no further row starts")
     parser.add_argument("--start-up", action="store_true", help="also time the start, cold and warm")
+    parser.add_argument("--deterministic", action="store_true", help="with the engine's setting of that name")
     arguments = parser.parse_args()
     model, deadline = arguments.model, time.monotonic() + arguments.budget
     if model is None:  # one process each: a model leaves its memory only with its process
@@ -317,9 +321,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(CONFIGS[model]))
-        for one in measure(model, folder, arguments.only, deadline, starts=arguments.start_up):
+        file = RESULTS / f"gpu-h200{'-deterministic' if arguments.deterministic else ''}.json"
+        options = {"starts": arguments.start_up, "deterministic": arguments.deterministic}
+        for one in measure(model, folder, arguments.only, deadline, **options):
             show(one)
-            save([one])
+            save([one], file)
 
 
 if __name__ == "__main__":

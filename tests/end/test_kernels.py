@@ -67,3 +67,16 @@ def test_without_the_library_torch_computes_and_one_line_says_so(
         assert len(llm.generate(PROMPT, SHORT).tokens) == 8
     assert [record.message for record in caplog.records if "native CPU kernels" in record.message][1:] == []
     assert "native CPU kernels" in caplog.text
+
+
+@needs_library
+def test_native_kernels_are_deterministic_anyway(folder: Path) -> None:
+    for asked in (False, True):
+        with LLM(str(folder), context=128, threads=1, device="cpu", deterministic=asked) as llm:
+            assert llm.facts["deterministic"] is True
+
+
+def test_torch_on_a_cpu_is_not_deterministic_and_says_so(folder: Path) -> None:
+    with pytest.raises(InvalidSetting, match="depend on how many tokens a step has") as caught:
+        LLM(str(folder), context=128, device="cpu", dtype="float32", deterministic=True)
+    assert caught.value.param == "deterministic"

@@ -55,8 +55,8 @@ class _SplitAtAttention(CudaOperations):
     """All operations but attention, which ends the graph and is recorded as a gap. Tensors that cross a gap have a
     fixed place: queries are written to `q`, and the result of attention is read from `mixed`."""
 
-    def __init__(self, q: Tensor, mixed: Tensor, split: Callable[[], None]) -> None:
-        super().__init__()
+    def __init__(self, q: Tensor, mixed: Tensor, split: Callable[[], None], deterministic: bool) -> None:
+        super().__init__(deterministic)
         self._q, self._mixed, self._split = q, mixed, split
         self.gaps: list[Gap] = []
 
@@ -92,8 +92,16 @@ class _SplitAtAttention(CudaOperations):
 class ChunkGraphs:
     """The CUDA graphs of steps with prompt chunks, and the tensors they share."""
 
-    def __init__(self, model: Model, pages: Sequence[Pages], step_tokens: int, place: RankPlace = ALONE) -> None:
-        self._model, self._pages, self._ops, self._place = model, pages, CudaOperations(), place
+    def __init__(
+        self,
+        model: Model,
+        pages: Sequence[Pages],
+        step_tokens: int,
+        place: RankPlace = ALONE,
+        deterministic: bool = False,
+    ) -> None:
+        self._model, self._pages, self._place = model, pages, place
+        self._ops, self._deterministic = CudaOperations(deterministic), deterministic
         self._sizes = sizes(model.spec, step_tokens)
         self._captured: list[Captured] = []
         self._most = max(self._sizes, default=0)
@@ -146,7 +154,7 @@ class ChunkGraphs:
     @torch.inference_mode()
     def _capture(self, size: int, capture: GraphCapture) -> Captured:
         def forward(split: Callable[[], None]) -> tuple[Tensor, list[Gap]]:
-            ops = _SplitAtAttention(self._q[:size], self._mixed[:size], split)
+            ops = _SplitAtAttention(self._q[:size], self._mixed[:size], split, self._deterministic)
             return self._model.forward(self._place.operations(ops), self._batch(size), self._pages), ops.gaps
 
         forward(lambda: None)  # first: loading must not be captured

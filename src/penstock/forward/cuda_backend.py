@@ -112,11 +112,12 @@ class CudaBackend:
         drafts: DraftSource | None = None,
         head: HeadNetwork | None = None,
         adapters: Adapters | None = None,
+        deterministic: bool = False,
     ) -> None:
         """`place`: among the ranks of a group. `drafts`: of those that rows get later, by `draft_with`. `head`: that
         makes them of states. `adapters`: None: no sequence has one."""
         spec, device = model.spec, pages[0].keys.device
-        self._cuda_ops = CudaOperations()
+        self._cuda_ops, self.deterministic = CudaOperations(deterministic), deterministic
         self._model, self._ops, self._pages = model, place.operations(self._cuda_ops), pages
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
@@ -255,11 +256,12 @@ class CudaBackend:
                 padding_slot=self._max_sequences,
                 most_rows=self._most_rows,
                 place=place,
+                deterministic=self.deterministic,
                 adapters=self.adapters.memory,
                 taps=self._taps or (),
                 save=None if self._saving is None else partial(_save, self._saving),
             ),
-            ChunkGraphs(model, pages, step_tokens, place),
+            ChunkGraphs(model, pages, step_tokens, place, self.deterministic),
         )
 
     def use(self, graphs: CudaGraphs) -> None:

@@ -57,7 +57,7 @@ LEAST_ADAPTERS = 1 << 20  # bytes of memory for adapters while kernels are found
 
 
 class StepSizes(NamedTuple):
-    """The steps and sequences that the backend is built for."""
+    """The steps and sequences that the backend is built for, and by which kernels it computes them."""
 
     block_size: int
     context: int
@@ -72,6 +72,7 @@ class Extras(NamedTuple):
     drafts: DraftSource | None = None
     adapted: bool = False  # sequences may have adapters,
     adapters: Adapters | None = None  # once there is memory for them
+    deterministic: bool = False
 
 
 PLAIN = Extras()
@@ -109,7 +110,8 @@ def _start(
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
-    extras = Extras(drafts=config.drafts, adapted=config.adapter_bytes > 0)
+    deterministic = config.settings.engine.deterministic
+    extras = Extras(drafts=config.drafts, adapted=config.adapter_bytes > 0, deterministic=deterministic)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
         precompile(precompiler, spec, sizes, dtype=dtype, device=device, shard=config.shard, extras=extras)
         end_phase("kernels noted")
@@ -141,6 +143,7 @@ def _start(
         drafts=config.drafts,
         head=None if isinstance(proposer, Decoder) else proposer,
         adapters=extras.adapters,
+        deterministic=extras.deterministic,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
@@ -261,6 +264,7 @@ def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.d
         place=extras.place,
         drafts=extras.drafts,
         adapters=extras.adapters,
+        deterministic=extras.deterministic,
     )
 
 
@@ -272,6 +276,7 @@ def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int
             max_sequences=sizes.max_sequences,
             block_size=sizes.block_size,
             num_groups=len(model.spec.cache_groups),
+            lengths_between=(500, 250, 50, 20) if backend.deterministic else (50, 20),
         )
 
     run()

@@ -96,6 +96,7 @@ class DecodeGraphs:
         padding_slot: int,
         most_rows: int,
         place: RankPlace = ALONE,
+        deterministic: bool = False,
         adapters: DeltaMemory | None = None,
         taps: Taps = (),
         save: Callable[[Tensor, Tensor], None] | None = None,
@@ -105,7 +106,7 @@ class DecodeGraphs:
         kernels. `adapters`: None: no row has one."""
         self.most_rows, self._taps, self._save = most_rows, taps, save
         self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
-        self._cuda_ops, self._draws = CudaOperations(), place.draws
+        self._cuda_ops, self._draws = CudaOperations(deterministic), place.draws
         self._ops = place.operations(self._cuda_ops)
         self._tables, self._scratch = sampler.tables, sampler.scratch
         self._sizes = [size for size in SIZES if size < most_rows] + [most_rows]

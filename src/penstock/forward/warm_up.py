@@ -5,10 +5,18 @@ from __future__ import annotations
 from penstock.flow import Admit, Backend, Row, SamplingParams, StepPlan
 
 
-def run_warm_up_steps(backend: Backend, tokens: int, *, max_sequences: int, block_size: int, num_groups: int) -> None:
-    """A prompt of `tokens` and shorter ones, with every way to sample; prompts of lengths that no decode graph covers;
-    and `max_sequences` decodes beside a prompt. No step reads the tokens of another: while kernels are precompiled
-    (`kernels.cuda.precompile`), nothing is computed.
+def run_warm_up_steps(
+    backend: Backend,
+    tokens: int,
+    *,
+    max_sequences: int,
+    block_size: int,
+    num_groups: int,
+    lengths_between: tuple[int, ...] = (50, 20),
+) -> None:
+    """A prompt of `tokens` and shorter ones, with every way to sample; prompts of `lengths_between` that no decode
+    graph covers; and `max_sequences` decodes beside a prompt. No step reads the tokens of another: while kernels are
+    precompiled (`kernels.cuda.precompile`), nothing is computed.
     """
     greedy, filtered = SamplingParams(temperature=0.0), SamplingParams(top_k=50, top_p=0.9)
     full = SamplingParams(presence_penalty=1.0, banned_tokens=(0,))
@@ -22,7 +30,7 @@ def run_warm_up_steps(backend: Backend, tokens: int, *, max_sequences: int, bloc
         backend.collect()
 
     lengths = [(tokens, full), (min(tokens, 100), greedy), (min(tokens, 2), filtered)]
-    lengths += [(length, greedy) for length in (50, 20) if max_sequences < length < tokens]
+    lengths += [(length, greedy) for length in lengths_between if max_sequences < length < tokens]
     for length, params in lengths:
         for row in (Row(0, 0, length, True), Row(0, length, 1, True)):
             step([admit(0, length, params)], [row])

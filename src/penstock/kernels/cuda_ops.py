@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from penstock.kernels.reference import logits
 from penstock.kernels.torch_internals import float32_product
 from penstock.kernels.weight import Weight
 
+if TYPE_CHECKING:
+    from penstock.kernels.invariant_ops import InvariantKernels
+
 
 class PrefillPlan(NamedTuple):
     """Which kernel attends to which rows of several tokens."""
@@ -40,9 +43,15 @@ class PrefillPlan(NamedTuple):
 class CudaOperations:
     """Implements `interface.Operations`."""
 
-    def __init__(self) -> None:
+    def __init__(self, deterministic: bool = False) -> None:
+        """`deterministic`: results for a token depend neither on its neighbours nor on how its sequence is computed."""
         self._shared = PerBatch()
         self.deltas: low_rank.StepDeltas | None = None  # of the step under way; None: no row has an adapter
+        self._invariant: InvariantKernels | None = None
+        if deterministic:  # imported only then: their modules take a twentieth of a second
+            from penstock.kernels.invariant_ops import InvariantKernels
+
+            self._invariant = InvariantKernels(self.norm)
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         x = embed.embed(tokens, table.dense, scale)
@@ -54,6 +63,8 @@ class CudaOperations:
         return norm_.norm(x, norm, onto)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        if self._invariant is not None:
+            return self._invariant.linear(x, linear, onto)
         weight, bias, norm, activation, reduce, delta = linear
         if reduce:
             raise UnreducedProduct
@@ -103,6 +114,11 @@ class CudaOperations:
         softcap: float,
         out: Tensor | None = None,
     ) -> Tensor:
+        if self._invariant is not None:
+            if out is None:
+                out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+            self._invariant.attention(q, pages, block_map, batch, out, scale=scale, window=window, softcap=softcap)
+            return out
         if batch.num_single == batch.num_rows:
             prefill = PrefillPlan((), None, None)
         else:
@@ -137,7 +153,9 @@ class CudaOperations:
         if out is None:
             out = torch.empty(x.shape[0], matrix.shape[0], dtype=torch.float32, device=x.device)
         # Accumulated in float32 anyway: no need to round and widen again.
-        if skinny_gemm.suits(x, matrix):
+        if self._invariant is not None:
+            self._invariant.logits(x, matrix, out)
+        elif skinny_gemm.suits(x, matrix):
             skinny_gemm.skinny_gemm(x, matrix, out=out)
         elif x.dtype == torch.float32:
             torch.mm(x, matrix.t(), out=out)

@@ -189,6 +189,13 @@ class EngineSettings(Section, frozen=True):
     pipeline_parallel: Annotated[
         Positive, Meta(description="Only 1: layers are not divided among processes. See tensor-parallel.")
     ] = 1
+    deterministic: Annotated[
+        bool,
+        Meta(
+            description="The tokens of a request do not depend on what else is computed with it, bit by bit. On a GPU "
+            "that takes kernels of its own, which are slower; the native CPU kernels always compute so."
+        ),
+    ] = False
     speculate: Annotated[
         str,
         Meta(

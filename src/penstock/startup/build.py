@@ -112,6 +112,7 @@ def engine_loop(
     KV blocks with other engines."""
     timer = PhaseTimer(begun, report)
     config = _decide(settings, files)
+    _check_deterministic(config)
     if transfer is not None and config.kind != "native":
         raise InvalidSetting(
             "prefill_replicas: only the native CPU kernels exchange KV blocks (device cpu, dtype auto, and a C++ "
@@ -178,6 +179,25 @@ def _say_unused_scales(config: BackendConfig) -> None:
         config.kv_types,
         ", with a scale for each head of each token" if "int8" in config.kv_types else "",
     )
+
+
+def _check_deterministic(config: BackendConfig) -> None:
+    if not config.settings.engine.deterministic:
+        return
+    if config.kind == "cuda" and config.shard.world > 1:
+        raise InvalidSetting(
+            "deterministic: the sums over the GPUs of tensor_parallel have no fixed order, set one of the two",
+            param="deterministic",
+        )
+    if config.kind == "cuda" and config.adapter_bytes > 0:
+        raise InvalidSetting("deterministic: adapters on GPUs do not run with it yet", param="deterministic")
+    if config.kind == "torch":
+        raise InvalidSetting(
+            "deterministic: torch's products on a CPU depend on how many tokens a step has; the native CPU kernels "
+            "(device cpu, dtype auto, no tensor_parallel, and a C++ compiler when penstock is installed) always give "
+            "the same tokens, and so does a GPU with this setting",
+            param="deterministic",
+        )
 
 
 def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConfig:
@@ -343,6 +363,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "dtype": config.dtype,
         "kv_dtype": str(config.kv_types),
         "kernels": _kernels(config.kind),
+        "deterministic": config.kind == "native" or config.settings.engine.deterministic,
         "tensor_parallel": config.shard.world,
         "context": size.context,
         "weights_bytes": built.weights_bytes,

@@ -78,12 +78,13 @@ def waited(self):
     wait(self)
 
 Precompiler.wait = waited
-folder, dtype, process = sys.argv[1:]
+folder, dtype, process, mode = sys.argv[1:]
 if process == "engine's":
     from penstock.system.ownership import claim_process
 
     claim_process()
-with LLM(folder, load_format="dummy", context=4096, device="cuda", dtype=dtype) as llm:
+settings = {"dtype": dtype, "kv_memory": "1GiB", "deterministic": mode == "deterministic"}
+with LLM(folder, load_format="dummy", context=4096, device="cuda", **settings) as llm:
     started = len(events)
     for length in (3, 80, 700):
         for temperature in (0.0, 1.0):
@@ -100,12 +101,18 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("dtype", "process"), [("bfloat16", "engine's"), ("float32", "engine's"), ("bfloat16", "user's")]
+    ("dtype", "process", "mode"),
+    [
+        ("bfloat16", "engine's", ""),
+        ("float32", "engine's", ""),
+        ("bfloat16", "user's", ""),
+        ("bfloat16", "engine's", "deterministic"),
+    ],
 )
-def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype: str, process: str) -> None:
+def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype: str, process: str, mode: str) -> None:
     """Forked processes precompile in an engine's own process, threads in a user's."""
     run = subprocess.run(
-        [sys.executable, "-c", START, str(folder), dtype, process],
+        [sys.executable, "-c", START, str(folder), dtype, process, mode],
         env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
         capture_output=True,
         text=True,

@@ -21,7 +21,7 @@ from triton.runtime.driver import driver
 
 from helpers import tiny_models
 from helpers.paged_model import PagedModel
-from penstock.forward.cuda_startup import SHORT, Extras, StepSizes, precompile
+from penstock.forward.cuda_startup import PLAIN, SHORT, Extras, StepSizes, precompile
 from penstock.forward.delta_tiles import step_deltas
 from penstock.forward.device_adapters import delta_memory
 from penstock.forward.readback import Readback
@@ -41,6 +41,7 @@ pytestmark = [
 
 META = torch.device("meta")
 SIZES = StepSizes(block_size=16, context=512, step_tokens=256, max_sequences=128)
+DETERMINISTIC = Extras(deterministic=True)
 
 
 class H200:
@@ -72,29 +73,29 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return resolve(str(tiny_models.make(request.param, tmp_path_factory.mktemp(request.param)))).spec
 
 
-def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES, *, adapted: bool = False) -> Precompiler:
+def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES, extras: Extras = PLAIN) -> Precompiler:
     precompiler = Precompiler(processes=2)
-    precompile(precompiler, spec, sizes, dtype=dtype, device=META, extras=Extras(adapted=adapted))
+    precompile(precompiler, spec, sizes, dtype=dtype, device=META, extras=extras)
     return precompiler
 
 
-@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("extras", [PLAIN, Extras(adapted=True), DETERMINISTIC])
 @pytest.mark.parametrize("max_sequences", [8, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
-    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, adapted: bool, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, extras: Extras, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
-    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences), adapted=adapted).keys
+    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences), extras).keys
     monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
     model = load_dense(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
-    ops = CudaOperations()
+    ops = CudaOperations(extras.deterministic)
     memory = delta_memory(spec, dtype, cpu, 1 << 20)
 
     def adapt(owners: list[None]) -> None:
-        ops.deltas = step_deltas(memory, np.ones(len(owners), dtype=np.int32)) if adapted else None
+        ops.deltas = step_deltas(memory, np.ones(len(owners), dtype=np.int32)) if extras.adapted else None
 
     paged = PagedModel(model, block_size=SIZES.block_size, ops=ops, dtype=dtype, adapt=adapt)
     launched = Precompiler(processes=1)
@@ -115,24 +116,27 @@ def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("extras", [PLAIN, DETERMINISTIC])
 def test_short_steps_take_the_kernels_of_large_ones(
-    spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, extras: Extras, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))
     large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT)
-    short = noted(spec, dtype, large).keys  # of large ones no more, as long as nothing is at work
+    short = noted(spec, dtype, large, extras).keys  # of large ones no more, as long as nothing is at work
     monkeypatch.setattr("penstock.forward.cuda_startup.SHORT", large.step_tokens)
-    assert noted(spec, dtype, large).keys == short
+    assert noted(spec, dtype, large, extras).keys == short
 
 
 @pytest.mark.parametrize("spec", ["qwen3"], indirect=True)  # one is enough: this takes seconds
-def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -> None:
-    precompiler = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+@pytest.mark.parametrize("extras", [PLAIN, DETERMINISTIC])
+def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec, extras: Extras) -> None:
+    sizes = SIZES._replace(max_sequences=2)
+    precompiler = noted(spec, torch.bfloat16, sizes, extras)
     precompiler.wait()
     for key in precompiler.keys:
         manager = get_cache_manager(key)
         assert any(path.suffix == ".cubin" for path in Path(manager.cache_dir).iterdir())
-    again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+    again = noted(spec, torch.bfloat16, sizes, extras)
     assert again.keys == precompiler.keys
     assert not again.is_compiling  # all of it is there
 
