@@ -102,12 +102,14 @@ class PagedModel:
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
         seed: int = 0,
+        pages: list[Pages] | None = None,
     ) -> None:
+        """`pages`: others than of floats."""
         self.model = model
         self.ops = ops or TorchOperations()
         self.block_size = block_size
         self.device = device
-        self.pages = make_pages(model.spec, num_blocks, block_size, dtype, device)
+        self.pages = pages or make_pages(model.spec, num_blocks, block_size, dtype, device)
         self.groups = model.spec.cache_groups
         self.free = [
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)

@@ -62,13 +62,15 @@ class CudaBackend:
         model: Model,
         pages: Sequence[Pages],
         *,
+        dtype: torch.dtype,
         context: int,
         max_sequences: int,
         grammars: GrammarCache | None = None,
         memory: ReleasableMemory | None = None,
     ) -> None:
+        """`dtype`: that the model computes in."""
         spec, device = model.spec, pages[0].keys.device
-        self._model, self._ops, self._pages = model, CudaOperations(), pages
+        self._model, self._ops, self._pages, self._dtype = model, CudaOperations(), pages, dtype
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._memory = memory
@@ -130,7 +132,7 @@ class CudaBackend:
         """Of decode steps and of steps with prompt chunks, not captured yet."""
         return CudaGraphs(
             DecodeGraphs(self._model, self._pages, self._slots, self._sampler, padding_slot=self._max_sequences),
-            ChunkGraphs(self._model, self._pages, step_tokens),
+            ChunkGraphs(self._model, self._pages, step_tokens, self._dtype),
         )
 
     def use(self, graphs: CudaGraphs) -> None:

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 from penstock.errors import OutOfMemory
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
+from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
-from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
+from penstock.forward.torch_loading import device_memory, load_model
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
@@ -59,21 +60,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
+    made = CudaPages(config.kv_types, config.kv_scales, dtype, device)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device)
+        precompile(precompiler, spec, sizes, made, dtype=dtype)
         end_phase("kernels noted")
         memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
-    capture = run_largest_steps(model, sizes, dtype=dtype)
+    capture = run_largest_steps(model, sizes, made, dtype=dtype)
     end_phase("rehearsal")
     size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
-    pages = allocate_pages(spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
     backend = CudaBackend(
         model,
-        pages,
+        made.allocate(spec, size, memory and memory.kv.empty),
+        dtype=dtype,
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
@@ -86,27 +88,27 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
 
 
 def precompile(
-    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, *, dtype: torch.dtype, device: torch.device
+    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, made: CudaPages, *, dtype: torch.dtype
 ) -> None:
     """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(precompiler, spec, sizes, dtype, device)
+        _find_kernels(precompiler, spec, sizes, made, dtype)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
 
 
 def _find_kernels(
-    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, dtype: torch.dtype, device: torch.device
+    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, made: CudaPages, dtype: torch.dtype
 ) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
-    model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
-    backend = _backend(model, sizes, dtype, device)
+    model = load_dense(small, BlankSource(made.device), dtype=dtype, device=made.device, context=sizes.context)
+    backend = _backend(model, sizes, made, dtype)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
@@ -116,13 +118,13 @@ def _find_kernels(
             _run_steps(backend, model, sizes, largest)
 
 
-def run_largest_steps(model: Model, sizes: StepSizes, *, dtype: torch.dtype) -> GraphCapture:
+def run_largest_steps(model: Model, sizes: StepSizes, made: CudaPages, *, dtype: torch.dtype) -> GraphCapture:
     """Runs the largest steps over a cache of nothing but block 0, and captures the largest graphs. The result keeps the
     memory of the graphs to come."""
     capture = GraphCapture()
     setting, what = "step_tokens", f"{sizes.step_tokens} tokens"
     try:
-        backend = _backend(model, sizes, dtype, torch.device("cuda"))
+        backend = _backend(model, sizes, made, dtype)
         _run_steps(backend, model, sizes, min(sizes.step_tokens, sizes.context - 1))
         setting, what = "max_sequences", f"{sizes.max_sequences} sequences"
         backend.graphs(sizes.step_tokens).capture_largest(capture)
@@ -149,10 +151,10 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
     backend.use(graphs)
 
 
-def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device) -> CudaBackend:
+def _backend(model: Model, sizes: StepSizes, made: CudaPages, dtype: torch.dtype) -> CudaBackend:
     groups = len(model.spec.cache_groups)
-    pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
-    return CudaBackend(model, pages, context=sizes.context, max_sequences=sizes.max_sequences)
+    pages = made.allocate(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups))
+    return CudaBackend(model, pages, dtype=dtype, context=sizes.context, max_sequences=sizes.max_sequences)
 
 
 def _run_steps(backend: CudaBackend, model: Model, sizes: StepSizes, tokens: int) -> None:
