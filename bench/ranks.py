@@ -84,7 +84,7 @@ def compute(model: str, degree: int) -> dict[str, float]:
         page.values.normal_()
     most = max(STREAMS)
     backend = CudaBackend(
-        loaded, pages, context=CONTEXT, max_sequences=most, place=silent_place(shard, spec.vocab_size)
+        loaded, pages, dtype=dtype, context=CONTEXT, max_sequences=most, place=silent_place(shard, spec.vocab_size)
     )
     greedy = SamplingParams(temperature=0.0)
     prompt = Admit(0, [1] * PROMPT, PROMPT, greedy, 0, 0, (), [[1 + most * held + n for n in range(PROMPT // BLOCK)]])

@@ -54,8 +54,22 @@ def test_a_type_of_torchs_is_computed_by_torch(folder: Path) -> None:
 
 
 def test_torch_has_no_smaller_cache(folder: Path) -> None:
-    with pytest.raises(InvalidSetting, match="int8 needs the native CPU kernels") as caught:
+    with pytest.raises(InvalidSetting, match="int8 needs a GPU or the native CPU kernels") as caught:
         LLM(str(folder), context=128, device="cpu", dtype="float32", kv_dtype="int8")
+    assert caught.value.param == "kv_dtype"
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "message"),
+    [
+        ("fp8", "fp8 needs a GPU; on a CPU take int8"),
+        ("int8,fp8", "fp8 needs a GPU; on a CPU take int8"),
+        ("bfloat16", "have float16 instead of bfloat16"),
+    ],
+)
+def test_types_that_a_cpu_does_not_have(folder: Path, kv_dtype: str, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message) as caught:
+        LLM(str(folder), context=128, device="cpu", kv_dtype=kv_dtype)
     assert caught.value.param == "kv_dtype"
 
 

@@ -92,6 +92,7 @@ def build(config: BackendConfig, grammars: Any, end_phase: EndPhase) -> BuiltBac
     backend = CudaBackend(
         model,
         pages,
+        dtype=TORCH_DTYPES[config.dtype],
         context=size.context,
         max_sequences=slots,
         grammars=grammars,

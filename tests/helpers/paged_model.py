@@ -104,14 +104,16 @@ class PagedModel:
         device: torch.device = CPU,
         seed: int = 0,
         adapt: Callable[[list[Any]], None] | None = None,
+        pages: list[Pages] | None = None,
     ) -> None:
-        """`adapt` is told the adapter of each token before a step; None: what `TorchOperations` needs."""
+        """`adapt` is told the adapter of each token before a step; None: what `TorchOperations` needs. `pages`: others
+        than of floats."""
         self.model = model
         self.ops = ops or TorchOperations()
         self.adapt = adapt or self._adapt
         self.block_size = block_size
         self.device = device
-        self.pages = make_pages(model.spec, num_blocks, block_size, dtype, device)
+        self.pages = pages or make_pages(model.spec, num_blocks, block_size, dtype, device)
         self.groups = model.spec.cache_groups
         self.free = [
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)

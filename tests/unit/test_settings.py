@@ -94,12 +94,6 @@ def test_a_wrong_setting_is_named(arguments: dict[str, object], param: str) -> N
     assert param in caught.value.message
 
 
-def test_fp8_keys_and_values_are_refused_and_int8_is_named() -> None:
-    with pytest.raises(InvalidSetting, match=r"kv_dtype: fp8 .* take int8") as caught:
-        settings.load({"kv_dtype": "fp8"}, environ={})
-    assert caught.value.param == "kv_dtype"
-
-
 def test_what_is_wrong_in_the_environment_is_found_there() -> None:
     environ = {"PENSTOCK_PORT": "http"}
     with pytest.raises(InvalidSetting, match=r"port.*from PENSTOCK_PORT in the environment"):

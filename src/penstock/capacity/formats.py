@@ -75,8 +75,13 @@ def _mean_bits(counts: Mapping[str, int]) -> float:
 
 KV_FORMATS = tuple(BITS)
 # Keys and values of different types, keys first.
-_SMALL = ("float16", "int8", "int4")
-KV_PAIRS = tuple(f"{keys},{values}" for keys in _SMALL for values in _SMALL if keys != values)
+_SMALL = ("float16", "fp8", "int8", "int4")
+KV_PAIRS = tuple(
+    f"{keys},{values}"
+    for keys in _SMALL
+    for values in _SMALL
+    if keys != values and {keys, values} != {"float16", "fp8"}
+)
 
 
 def kv_bits(name: str, head_dim: int) -> float:

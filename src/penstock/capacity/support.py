@@ -8,7 +8,10 @@ from penstock.capacity.question import Question
 
 # By kind of device: the formats that stay as they are in its memory (docs/QUANTIZATION.md). Others are dequantized.
 WEIGHTS = {"gpu": ("float32", "bfloat16", "float16"), "cpu": tuple(name for name in FORMATS if name != "fp8")}
-KV = {"gpu": ("float32", "bfloat16", "float16"), "cpu": ("float32", "float16", "int8", "int4", *KV_PAIRS)}
+KV = {
+    "gpu": (*KV_FORMATS, *(pair for pair in KV_PAIRS if "float16" not in pair)),
+    "cpu": ("float32", "float16", "int8", "int4", *(pair for pair in KV_PAIRS if "fp8" not in pair)),
+}
 DEQUANTIZED = {"gpu": "the compute dtype", "cpu": "float16"}
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.kernels.arrays import Array, Dtype
     from penstock.kernels.interface import Batch, Operations, Pages
     from penstock.kernels.weight import Weight
+    from penstock.model.weights.kv_scales import KvScales
     from penstock.settings import Settings
     from penstock.speculate.proposer import DraftSource
     from penstock.store.files import ModelFiles
@@ -57,6 +58,7 @@ class BackendConfig:
     device: DeviceKind
     dtype: Dtype
     kv_types: KvTypes
+    kv_scales: Sequence[KvScales] | None  # [layers] static ones of the checkpoint; None: each token has its own
     limits: StepLimits
     threads: int
     drafts: DraftSource | None = None  # what proposes draft tokens; None: nothing does

@@ -97,19 +97,21 @@ class ChunkGraphs:
         model: Model,
         pages: Sequence[Pages],
         step_tokens: int,
+        dtype: torch.dtype,
         place: RankPlace = ALONE,
         deterministic: bool = False,
     ) -> None:
+        """`dtype`: that the model computes in."""
         self._model, self._pages, self._place = model, pages, place
         self._ops, self._deterministic = CudaOperations(deterministic), deterministic
         self._sizes = sizes(model.spec, step_tokens)
         self._captured: list[Captured] = []
         self._most = max(self._sizes, default=0)
-        spec, keys = model.spec, pages[0].keys
+        spec, device = model.spec, pages[0].keys.device
         self._tokens, self._positions, *self._targets = (
-            torch.zeros(self._most, dtype=torch.int64, device=keys.device) for _ in range(2 + len(spec.cache_groups))
+            torch.zeros(self._most, dtype=torch.int64, device=device) for _ in range(2 + len(spec.cache_groups))
         )
-        self._q = torch.zeros(self._most, spec.num_heads, spec.head_dim, dtype=keys.dtype, device=keys.device)
+        self._q = torch.zeros(self._most, spec.num_heads, spec.head_dim, dtype=dtype, device=device)
         self._mixed = torch.zeros_like(self._q).flatten(1)
 
     def inputs(self, count: int) -> TokenInputs | None:

@@ -104,6 +104,7 @@ class CudaBackend:
         model: Model,
         pages: Sequence[Pages],
         *,
+        dtype: torch.dtype,
         context: int,
         max_sequences: int,
         grammars: GrammarCache | None = None,
@@ -114,8 +115,9 @@ class CudaBackend:
         adapters: Adapters | None = None,
         deterministic: bool = False,
     ) -> None:
-        """`place`: among the ranks of a group. `drafts`: of those that rows get later, by `draft_with`. `head`: that
-        makes them of states. `adapters`: None: no sequence has one."""
+        """`dtype`: that the model computes in. `place`: among the ranks of a group. `drafts`: of those that rows get
+        later, by `draft_with`. `head`: that makes them of states. `adapters`: None: no sequence has one."""
+        self._dtype = dtype
         spec, device = model.spec, pages[0].keys.device
         self._cuda_ops, self.deterministic = CudaOperations(deterministic), deterministic
         self._model, self._ops, self._pages = model, place.operations(self._cuda_ops), pages
@@ -261,7 +263,7 @@ class CudaBackend:
                 taps=self._taps or (),
                 save=None if self._saving is None else partial(_save, self._saving),
             ),
-            ChunkGraphs(model, pages, step_tokens, place, self.deterministic),
+            ChunkGraphs(model, pages, step_tokens, self._dtype, place, self.deterministic),
         )
 
     def use(self, graphs: CudaGraphs) -> None:

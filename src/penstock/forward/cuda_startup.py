@@ -20,6 +20,7 @@ from penstock.flow.step_costs import StepCosts
 from penstock.forward.accepted_draws import run_uncaptured
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
+from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.cuda_ranks import ALONE, RankPlace, join, silent_place
 from penstock.forward.cuda_speculation import load_proposer, start_drafting
 from penstock.forward.device_adapters import device_adapters
@@ -29,7 +30,7 @@ from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
 from penstock.forward.rank_forward import agreed_size
 from penstock.forward.step_adapters import Adapters
-from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
+from penstock.forward.torch_loading import device_memory, load_model
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
@@ -110,10 +111,11 @@ def _start(
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
+    made = CudaPages(config.kv_types, config.kv_scales, dtype, device)
     deterministic = config.settings.engine.deterministic
     extras = Extras(drafts=config.drafts, adapted=config.adapter_bytes > 0, deterministic=deterministic)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device, shard=config.shard, extras=extras)
+        precompile(precompiler, spec, sizes, made, dtype=dtype, shard=config.shard, extras=extras)
         end_phase("kernels noted")
         memory = ReleasableMemory(*(DeviceArena(device) for _ in range(3))) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty)
@@ -126,15 +128,15 @@ def _start(
     if extras.adapted:
         adapters = _take_adapter_memory(config, device, memory and memory.adapters.empty)
         extras = extras._replace(adapters=adapters)
-    capture = run_largest_steps(model, sizes, dtype=dtype, extras=extras)
+    capture = run_largest_steps(model, sizes, made, dtype=dtype, extras=extras)
     end_phase("rehearsal")
     size = choose_cache_size(config, device_memory(device, sum(arena.num_bytes for arena in memory or ())))
     if extras.place.ranks is not None:
         size = agreed_size(size, extras.place.ranks)
-    pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], device, memory and memory.kv.empty)
     backend = CudaBackend(
         model,
-        pages,
+        made.allocate(model.spec, size, memory and memory.kv.empty),
+        dtype=dtype,
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
@@ -175,9 +177,9 @@ def precompile(
     precompiler: Precompiler,
     spec: ModelSpec,
     sizes: StepSizes,
+    made: CudaPages,
     *,
     dtype: torch.dtype,
-    device: torch.device,
     shard: Shard = WHOLE,
     extras: Extras = PLAIN,
 ) -> None:
@@ -185,7 +187,7 @@ def precompile(
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(precompiler, spec, sizes, dtype, device, shard, extras)
+        _find_kernels(precompiler, spec, sizes, made, dtype, shard, extras)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
@@ -195,8 +197,8 @@ def _find_kernels(
     precompiler: Precompiler,
     spec: ModelSpec,
     sizes: StepSizes,
+    made: CudaPages,
     dtype: torch.dtype,
-    device: torch.device,
     shard: Shard,
     extras: Extras,
 ) -> None:
@@ -204,11 +206,12 @@ def _find_kernels(
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
+    device = made.device
     model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context, shard=shard)
     extras = extras._replace(place=silent_place(shard, spec.vocab_size))
     if extras.adapted:
         extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)))
-    backend = _backend(model, sizes, dtype, device, extras)
+    backend = _backend(model, sizes, made, dtype, extras)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
@@ -220,13 +223,15 @@ def _find_kernels(
             _run_steps(backend, model, sizes, largest)
 
 
-def run_largest_steps(model: Model, sizes: StepSizes, *, dtype: torch.dtype, extras: Extras = PLAIN) -> GraphCapture:
+def run_largest_steps(
+    model: Model, sizes: StepSizes, made: CudaPages, *, dtype: torch.dtype, extras: Extras = PLAIN
+) -> GraphCapture:
     """Runs the largest steps over a cache of nothing but block 0, and captures the largest graphs. The result keeps the
     memory of the graphs to come."""
     capture = GraphCapture()
     setting, what = "step_tokens", f"{sizes.step_tokens} tokens"
     try:
-        backend = _backend(model, sizes, dtype, torch.device("cuda"), extras)
+        backend = _backend(model, sizes, made, dtype, extras)
         _run_steps(backend, model, sizes, min(sizes.step_tokens, sizes.context - 1))
         setting, what = "max_sequences", f"{sizes.max_sequences} sequences"
         backend.graphs(sizes.step_tokens).capture_largest(capture)
@@ -253,12 +258,13 @@ def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture
     backend.use(graphs)
 
 
-def _backend(model: Model, sizes: StepSizes, dtype: torch.dtype, device: torch.device, extras: Extras) -> CudaBackend:
+def _backend(model: Model, sizes: StepSizes, made: CudaPages, dtype: torch.dtype, extras: Extras) -> CudaBackend:
     groups = len(model.spec.cache_groups)
-    pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
+    pages = made.allocate(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups))
     return CudaBackend(
         model,
         pages,
+        dtype=dtype,
         context=sizes.context,
         max_sequences=sizes.max_sequences,
         place=extras.place,

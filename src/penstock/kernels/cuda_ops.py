@@ -11,13 +11,14 @@ from penstock.kernels.cuda import (
     decode_attention,
     embed,
     gate,
+    kv_codes,
+    kv_store,
     low_rank,
     prefill_attention,
     prefill_cudnn,
     prefill_split_kv,
     rotate_store,
     skinny_gemm,
-    split_kv,
 )
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
@@ -119,6 +120,23 @@ class CudaOperations:
                 out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
             self._invariant.attention(q, pages, block_map, batch, out, scale=scale, window=window, softcap=softcap)
             return out
+        attended = self._attend(q, pages, block_map, batch, scale, window, softcap, out)
+        if pages.values.dtype == kv_codes.KIND_DTYPES["int4"]:
+            kv_store.transform_heads(attended, q.shape[2])
+        return attended
+
+    def _attend(
+        self,
+        q: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        scale: float,
+        window: int,
+        softcap: float,
+        out: Tensor | None,
+    ) -> Tensor:
+        """Over values as they are stored."""
         if batch.num_single == batch.num_rows:
             prefill = PrefillPlan((), None, None)
         else:
@@ -131,9 +149,9 @@ class CudaOperations:
             out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         single, tables = batch.num_single, block_map.tables
         if single:
-            first, lengths, kv_heads = q[:single], batch.lengths, pages.keys.shape[2]
+            first, lengths = q[:single], batch.lengths
             splits = self._shared.once(
-                batch, ("splits", window), lambda: split_kv.plan_splits(first, kv_heads, lengths, batch.runs, window)
+                batch, ("splits", window), lambda: decode_attention.plan(first, pages, lengths, batch.runs, window)
             )
             decode_attention.decode_attention(
                 first, pages, tables, lengths, splits, out, scale=scale, window=window, softcap=softcap
@@ -176,7 +194,7 @@ def _plan_prefill(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, is
     counts = [batch.host_starts[row + 1] - batch.host_starts[row] for row in rest]
     short = [row for row, count in zip(rest, counts, strict=True) if count <= prefill_split_kv.LONGEST]
     others = [row for row, count in zip(rest, counts, strict=True) if count > prefill_split_kv.LONGEST]
-    block_size, size = pages.keys.shape[1], prefill_attention.SHAPES[q.element_size()].queries
+    block_size, size = pages.keys.shape[1], prefill_attention.chosen_shape(q, pages).queries
     return PrefillPlan(
         tuple(prefill_cudnn.chunk(batch, block_map, block_size, row) for row in long),
         prefill_attention.query_tiles(batch, short, prefill_split_kv.TOKENS) if short else None,

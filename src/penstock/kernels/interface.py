@@ -40,6 +40,8 @@ class Pages:
 
     keys: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, head_dim, block_size]
     values: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, block_size, head_dim]
+    # Quantized on a GPU: float8_e4m3fn and int8, with scales [blocks, kv_heads, block_size] float32 or [1], and int4,
+    # uint8 [.., head_dim / 2], with scales [blocks, kv_heads, 4, block_size] float16; in the order of `cuda.kv_codes`.
     # Of native pages: int8 [blocks, kv_heads, block_size] float32; int4 [blocks, kv_heads, groups, block_size] float16,
     # and of values [blocks, kv_heads, block_size, groups]. int4 has pairs of numbers, head_dim / 2 uint8.
     key_scales: Tensor | None = None

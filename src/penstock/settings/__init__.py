@@ -369,11 +369,6 @@ def _check_engine(settings: Settings) -> None:
             "every layer",
             param="pipeline_parallel",
         )
-    if settings.cache.kv_dtype == "fp8":
-        raise InvalidSetting(
-            "kv_dtype: fp8 is not there yet; on a CPU take int8, which takes as many bytes and is more precise",
-            param="kv_dtype",
-        )
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
     schedule = settings.schedule

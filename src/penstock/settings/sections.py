@@ -12,14 +12,20 @@ from msgspec import Meta
 Positive = Annotated[int, Meta(ge=1)]
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
-# One name for keys and values, or those of both (store/kv_types.py). fp8 is refused with a hint.
+# One name for keys and values, or those of both (store/kv_types.py).
+# `startup.build` checks which of them a device has.
 KvDtype = Literal[
     "auto",
     "float32",
+    "bfloat16",
     "float16",
     "int8",
     "int4",
     "fp8",
+    "fp8,int8",
+    "fp8,int4",
+    "int8,fp8",
+    "int4,fp8",
     "float16,int8",
     "float16,int4",
     "int8,float16",
@@ -101,8 +107,8 @@ class CacheSettings(Section, frozen=True):
         KvDtype,
         Meta(
             description="KV cache dtype; two for keys and values, as in int8,int4. auto: float16 with the native CPU "
-            "kernels, else the model's dtype. int4 saves memory at a loss of quality (docs/QUANTIZATION.md). Instead "
-            "of fp8, which is not there yet, take int8."
+            "kernels, else the model's dtype. GPUs have fp8, int8 and int4, the native CPU kernels int8 and int4. int4 "
+            "saves memory at a loss of quality (docs/QUANTIZATION.md)."
         ),
     ] = "auto"
     adapter_memory: Annotated[

@@ -31,6 +31,7 @@ from penstock.grammar.grammar_cache import GrammarCache
 from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu import library
 from penstock.model import parameter_bytes
+from penstock.model.weights.kv_scales import KvScales, read_kv_scales
 from penstock.model.weights.place import Shard
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import PolicyOptions
@@ -42,7 +43,7 @@ from penstock.startup import process_tuning
 from penstock.startup.gpu_warmup import wake_device
 from penstock.startup.preflight import check_gpus, has_driver
 from penstock.store.files import ModelFiles
-from penstock.store.kv_types import KvTypes, kv_types
+from penstock.store.kv_types import QUANTIZED, KvTypes, kv_types
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
 from penstock.system.extras import INSTALL_TORCH, has_torch, require_torch
@@ -171,13 +172,13 @@ def follow_rank_0(
 
 def _say_unused_scales(config: BackendConfig) -> None:
     quantization = config.spec.quantization
-    if quantization is None or not quantization.kv_scheme:
+    if quantization is None or not quantization.kv_scheme or config.kv_scales is not None:
         return
     logger.info(
         "the checkpoint's static scales for a KV cache of %s (k_scale, v_scale) are not used: the KV cache is %s%s",
         quantization.kv_scheme,
         config.kv_types,
-        ", with a scale for each head of each token" if "int8" in config.kv_types else "",
+        ", with scales for each head of each token" if {*QUANTIZED} & {*config.kv_types} else "",
     )
 
 
@@ -191,6 +192,11 @@ def _check_deterministic(config: BackendConfig) -> None:
         )
     if config.kind == "cuda" and config.adapter_bytes > 0:
         raise InvalidSetting("deterministic: adapters on GPUs do not run with it yet", param="deterministic")
+    if config.kind == "cuda" and {*QUANTIZED} & {*config.kv_types}:
+        raise InvalidSetting(
+            f"deterministic: a KV cache of {config.kv_types} on a GPU does not run with it yet, set kv_dtype auto",
+            param="deterministic",
+        )
     if config.kind == "torch":
         raise InvalidSetting(
             "deterministic: torch's products on a CPU depend on how many tokens a step has; the native CPU kernels "
@@ -205,6 +211,8 @@ def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConf
     device = _device(settings)
     dtype = choose_dtype(settings, files.spec, device)
     kind = _kind(settings, device)
+    types = _kv_types(settings, dtype, kind)
+    scales = _kv_scales(settings, files, types)
     return BackendConfig(
         kind=kind,
         settings=settings,
@@ -212,7 +220,8 @@ def _decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConf
         context=chosen_context(files.spec, settings.model.context),
         device=device,
         dtype=dtype,
-        kv_types=_kv_types(settings, dtype, kind),
+        kv_types=types._replace(static_scales=scales is not None),
+        kv_scales=scales,
         limits=_limits(settings, files.spec, device, dtype),
         threads=max(1, (settings.engine.threads or cores()) // ranks),
         drafts=_drafts(settings, files, kind),
@@ -315,13 +324,38 @@ def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:
     name = settings.cache.kv_dtype
     if name == "auto":
         return kv_types("float16" if kind == "native" else dtype)
-    if kind != "native" and name != dtype:
+    types = kv_types(name)
+    names = {types.keys, types.values}
+    if kind == "cuda":
+        if others := names - {*QUANTIZED, dtype}:
+            raise InvalidSetting(
+                f"kv_dtype: on a GPU, keys and values of {others.pop()} need a model of that type, and this one is "
+                f"computed in {dtype}; {', '.join(QUANTIZED)} go with all",
+                param="kv_dtype",
+            )
+        return types._replace(on_gpu=True)
+    if "fp8" in names:
         raise InvalidSetting(
-            f"kv_dtype: {name} needs the native CPU kernels (device cpu, dtype auto); elsewhere the KV cache has the "
-            f"type the model computes in, which is {dtype}",
+            "kv_dtype: fp8 needs a GPU; on a CPU take int8, which takes as many bytes and is more precise",
             param="kv_dtype",
         )
-    return kv_types(name)
+    if kind == "native" and "bfloat16" in names:
+        raise InvalidSetting("kv_dtype: the native CPU kernels have float16 instead of bfloat16", param="kv_dtype")
+    if kind == "torch" and name != dtype:
+        raise InvalidSetting(
+            f"kv_dtype: {name} needs a GPU or the native CPU kernels (device cpu, dtype auto); elsewhere the KV cache "
+            f"has the type the model computes in, which is {dtype}",
+            param="kv_dtype",
+        )
+    return types
+
+
+def _kv_scales(settings: Settings, files: ModelFiles, types: KvTypes) -> list[KvScales] | None:
+    """The checkpoint's own, where the KV cache is what it has them for."""
+    quantization = files.spec.quantization
+    if "fp8" not in types or quantization is None or quantization.kv_scheme != "fp8":
+        return None
+    return None if settings.model.load_format == "dummy" else read_kv_scales(files.weights, files.spec.num_layers)
 
 
 def _limits(settings: Settings, spec: ModelSpec, device: DeviceKind, dtype: Dtype) -> StepLimits:

@@ -11,7 +11,7 @@ import sys
 
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.flow.transfer import Transport
-from penstock.settings import CacheSettings, Settings, parse_bytes
+from penstock.settings import Settings, parse_bytes
 from penstock.store.kv_types import KvTypes, kv_types
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
@@ -55,7 +55,7 @@ def check(settings: Settings, spec: ModelSpec) -> None:
         )
     if ranks > 1:
         _check_ranks(settings, spec)
-    _least_types(settings.cache).check_head_dim(spec.head_dim, spec.name)
+    _least_types(settings).check_head_dim(spec.head_dim, spec.name)
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
         _check_least(asked, settings, rank_spec(spec, ranks))
@@ -111,7 +111,7 @@ def check_most(asked_bytes: int, free_bytes: int) -> None:
 
 def _check_least(asked_bytes: int, settings: Settings, spec: ModelSpec) -> None:
     context = settings.model.context or min(LEAST_CONTEXT, spec.context)
-    least_bytes = _least_bytes(spec, settings.cache, context)
+    least_bytes = _least_bytes(spec, settings, context)
     if asked_bytes < least_bytes:
         raise OutOfMemory(
             f"kv_memory: {readable(asked_bytes)} hold no sequence of {context} tokens, which takes "
@@ -120,17 +120,20 @@ def _check_least(asked_bytes: int, settings: Settings, spec: ModelSpec) -> None:
         )
 
 
-def _least_bytes(spec: ModelSpec, settings: CacheSettings, context: int) -> int:
+def _least_bytes(spec: ModelSpec, settings: Settings, context: int) -> int:
     """KV blocks of one sequence computed token by token, and the padding block of each cache group."""
-    types = _least_types(settings)
+    types, block_size = _least_types(settings), settings.cache.block_size
     return sum(
-        (group.most_blocks(context, 1, settings.block_size) + 1) * spec.block_bytes(group, settings.block_size, types)
+        (group.most_blocks(context, 1, block_size) + 1) * spec.block_bytes(group, block_size, types)
         for group in spec.cache_groups
     )
 
 
-def _least_types(settings: CacheSettings) -> KvTypes:
-    return kv_types(LEAST_KV_DTYPE if settings.kv_dtype == "auto" else settings.kv_dtype)
+def _least_types(settings: Settings) -> KvTypes:
+    """Those that take the fewest bytes, of what the settings may come to."""
+    name = settings.cache.kv_dtype
+    types = kv_types(LEAST_KV_DTYPE if name == "auto" else name)
+    return types._replace(on_gpu=uses_gpu(settings), static_scales=True)
 
 
 def has_driver() -> bool:

@@ -27,12 +27,14 @@ from penstock.errors import EngineDied, OutOfMemory
 from penstock.flow import Admit, Extend, Query, Row, StepPlan
 from penstock.flow.ranks import RankLogits, RankSleep, RankStep, RankWake, ToRank
 from penstock.forward import cuda_startup
+from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.cuda_ranks import RankPlace, SilentRanks, silent_place
 from penstock.forward.cuda_startup import StepSizes
 from penstock.model.load_dense import load_dense
 from penstock.model.weights.dummy_tensors import DeviceDummySource
 from penstock.model.weights.place import Shard
 from penstock.store.hf_folder import read
+from penstock.store.kv_types import kv_types
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 DRAWN = SamplingParams(temperature=1.0, top_p=0.9, presence_penalty=0.5, max_tokens=24, seed=3, ignore_eos=True)
@@ -138,8 +140,9 @@ def test_all_ranks_launch_the_same_in_the_same_order(tmp_path: Path) -> None:
         place, dtype = RankPlace(ranks, spec.vocab_size), torch.bfloat16
         source = DeviceDummySource(DEVICE)
         model = load_dense(spec, source, dtype=dtype, device=DEVICE, context=2048, shard=Shard(rank, 2))
-        capture = cuda_startup.run_largest_steps(model, SIZES, dtype=dtype, extras=cuda_startup.Extras(place=place))
-        backend = cuda_startup._backend(model, SIZES, dtype, DEVICE, place)
+        made, extras = CudaPages(kv_types("bfloat16"), None, dtype, DEVICE), cuda_startup.Extras(place=place)
+        capture = cuda_startup.run_largest_steps(model, SIZES, made, dtype=dtype, extras=extras)
+        backend = cuda_startup._backend(model, SIZES, made, dtype, extras)
         cuda_startup.capture_graphs(backend, SIZES, capture)
         backend.follow(FOLLOWED)
         torch.cuda.synchronize()

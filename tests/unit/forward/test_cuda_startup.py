@@ -78,12 +78,12 @@ def waited(self):
     wait(self)
 
 Precompiler.wait = waited
-folder, dtype, process, mode = sys.argv[1:]
+folder, dtype, process, kv_dtype, mode = sys.argv[1:]
 if process == "engine's":
     from penstock.system.ownership import claim_process
 
     claim_process()
-settings = {"dtype": dtype, "kv_memory": "1GiB", "deterministic": mode == "deterministic"}
+settings = {"dtype": dtype, "kv_memory": "1GiB", "kv_dtype": kv_dtype, "deterministic": mode == "deterministic"}
 with LLM(folder, load_format="dummy", context=4096, device="cuda", **settings) as llm:
     started = len(events)
     for length in (3, 80, 700):
@@ -101,18 +101,22 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("dtype", "process", "mode"),
+    ("dtype", "process", "kv_dtype", "mode"),
     [
-        ("bfloat16", "engine's", ""),
-        ("float32", "engine's", ""),
-        ("bfloat16", "user's", ""),
-        ("bfloat16", "engine's", "deterministic"),
+        ("bfloat16", "engine's", "auto", ""),
+        ("float32", "engine's", "auto", ""),
+        ("bfloat16", "user's", "auto", ""),
+        ("bfloat16", "engine's", "auto", "deterministic"),
+        ("bfloat16", "engine's", "fp8", ""),
+        ("bfloat16", "engine's", "int8,int4", ""),
     ],
 )
-def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype: str, process: str, mode: str) -> None:
+def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(
+    folder: Path, dtype: str, process: str, kv_dtype: str, mode: str
+) -> None:
     """Forked processes precompile in an engine's own process, threads in a user's."""
     run = subprocess.run(
-        [sys.executable, "-c", START, str(folder), dtype, process, mode],
+        [sys.executable, "-c", START, str(folder), dtype, process, kv_dtype, mode],
         env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
         capture_output=True,
         text=True,
@@ -155,12 +159,16 @@ def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: p
 
 
 @pytest.mark.gpu
-def test_an_engine_answers_the_same_after_it_slept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+def test_an_engine_answers_the_same_after_it_slept(
+    folder: Path, kv_dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CUDA graphs included: they read weights and pages by address."""
     monkeypatch.setattr(cuda_startup, "owns_process", lambda: True)
     prompts = [list(range(first, first + length)) for first, length in ((10, 3), (20, 80), (200, 700))]
     params = [SamplingParams(temperature=t, max_tokens=8, seed=1, ignore_eos=True) for t in (0.0, 1.0, 0.0)]
-    with LLM(str(folder), load_format="dummy", context=4096, device="cuda", memory_fraction=0.15) as llm:
+    settings = {"load_format": "dummy", "context": 4096, "device": "cuda", "kv_dtype": kv_dtype}
+    with LLM(str(folder), memory_fraction=0.15, **settings) as llm:
         loop = llm._driver.engine.loop
         awake = torch.cuda.mem_get_info()[0]
         answers = [answer.tokens for answer in llm.generate(prompts, params)]
@@ -210,7 +218,7 @@ def test_no_memory_for_a_step(at: str, knob: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cuda_startup, "_backend", lambda *_: Failing(at))
     model = SimpleNamespace(spec=SimpleNamespace(cache_groups=[None]))
     with pytest.raises(OutOfMemory, match=f"Lower {knob}") as caught:
-        cuda_startup.run_largest_steps(model, SIZES, dtype=torch.bfloat16)
+        cuda_startup.run_largest_steps(model, SIZES, None, dtype=torch.bfloat16)
     assert caught.value.param == knob
     assert "3 GiB" in caught.value.message
 

@@ -6,15 +6,15 @@ import random
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from helpers.attention_case import Case, close, numbers
 from helpers.packed_samples import random_matrix
 from helpers.paged_model import Row, make_batch
 from helpers.triton_device import DEVICE, DTYPES, MARKS
 from penstock.kernels.cpu.packed import Kind
-from penstock.kernels.cuda import decode_attention, prefill_cudnn, split_kv
+from penstock.kernels.cuda import prefill_cudnn
 from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Linear, Norm, Pages, Rotary
@@ -23,18 +23,6 @@ from penstock.kernels.torch_ops import TorchOperations
 from penstock.kernels.weight import UnsupportedForm, Weight
 
 pytestmark = MARKS
-
-
-def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator(DEVICE).manual_seed(seed)
-    return torch.randn(*shape, generator=generator, device=DEVICE).to(dtype)
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    """Relative to the size of the whole: single numbers may cancel to nothing."""
-    assert ours.dtype == theirs.dtype
-    error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
-    assert error < (1e-5 if ours.dtype == torch.float32 else 1e-2)  # NaN never passes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -144,70 +132,6 @@ def test_rotate_store(heads: int, kv_heads: int, head_dim: int, rotated: int, no
     close(q, expected)
     close(mine.keys, theirs.keys)
     assert torch.equal(mine.values, theirs.values)
-
-
-LAYERS = 2  # of which the second finds what the first one leaves behind
-
-
-class Case:
-    """Random sequences in random blocks; whatever is not theirs holds NaN."""
-
-    def __init__(
-        self,
-        rows: list[tuple[int, int]],
-        *,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        dtype: torch.dtype,
-        window: int = 0,
-    ) -> None:
-        """`rows` are (tokens already in the cache, tokens of this step)."""
-        blocks_of = [-(-(start + count) // block_size) for start, count in rows]
-        total = sum(blocks_of) + 1
-        free = random.Random(0).sample(range(1, total), total - 1)
-        shape = (total, block_size, kv_heads, head_dim)
-        self.pages = Pages(*(torch.full(shape, torch.nan, dtype=dtype, device=DEVICE) for _ in "kv"))
-        made = []
-        for index, ((start, count), number) in enumerate(zip(rows, blocks_of, strict=True)):
-            blocks = [free.pop() for _ in range(number)]
-            for seed, pages in enumerate((self.pages.keys, self.pages.values)):
-                filled = numbers(number * block_size, kv_heads, head_dim, dtype=dtype, seed=2 * index + seed)
-                filled[start + count :] = torch.nan
-                pages[blocks] = filled.view(number, *shape[1:])
-            left_behind = max(0, start - window + 1) // block_size if window else 0
-            blocks[:left_behind] = [0] * left_behind
-            made.append(Row([0] * (start + count), start, count, [blocks]))
-        self.rows = made
-        self.batch = make_batch(made, block_size, DEVICE)
-        self.q = numbers(self.batch.host_starts[-1], heads, head_dim, dtype=dtype, seed=99)
-        self.window = window
-
-    def check(self, softcap: float = 0.0, *, token_rows: bool = False) -> None:
-        """`token_rows`: as graphs have it, where every token is a row of its own."""
-        settings = {"scale": 0.3, "window": self.window, "softcap": softcap}
-        if token_rows:
-            of = torch.tensor([index for index, row in enumerate(self.rows) for _ in range(row.count)], device=DEVICE)
-            lengths = [row.start + n for row in self.rows for n in range(1, row.count + 1)]
-            left = [min(row.count - n, 16) for row in self.rows for n in range(row.count)]
-            ours = torch.full_like(self.q.flatten(1), torch.nan)
-            tables = self.batch.maps[0].tables[of]
-            for table, length in zip(tables, lengths, strict=True):  # no further than they reach
-                table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
-            on_device = [torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in (lengths, left)]
-            pieces = split_kv.plan_splits(self.q, self.pages.keys.shape[2], *on_device, self.window)
-            for _ in range(LAYERS):
-                ours.fill_(torch.nan)
-                decode_attention.decode_attention(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
-        else:
-            ops = CudaOperations()
-            for _ in range(LAYERS):
-                ours = ops.attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
-        pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
-        batch = make_batch(self.rows, self.pages.keys.shape[1])
-        theirs = TorchOperations().attention(self.q.float().cpu(), pages, batch.maps[0], batch, **settings)
-        close(ours, theirs.to(DEVICE, ours.dtype))
 
 
 ROWS = [(0, 1), (30, 1), (700, 1), (129, 1), (0, 9), (0, 200), (130, 6), (64, 65), (300, 2), (900, 64), (45, 33)]

@@ -21,15 +21,18 @@ from triton.runtime.driver import driver
 
 from helpers import tiny_models
 from helpers.paged_model import PagedModel
+from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.cuda_startup import PLAIN, SHORT, Extras, StepSizes, precompile
 from penstock.forward.delta_tiles import step_deltas
 from penstock.forward.device_adapters import delta_memory
+from penstock.forward.memory import CacheSize
 from penstock.forward.readback import Readback
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
 from penstock.model.load_dense import load_dense
 from penstock.model.weights.dummy_tensors import BlankSource
+from penstock.store.kv_types import kv_types
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
 from penstock.system import ownership
@@ -62,6 +65,7 @@ def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(ownership, "_claimed", True)
     monkeypatch.setattr(Readback, "tolist", lambda self: [0] * len(self._host))  # there is nothing to read on `meta`
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
     driver.set_active(H200())
     yield
@@ -73,31 +77,49 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return resolve(str(tiny_models.make(request.param, tmp_path_factory.mktemp(request.param)))).spec
 
 
-def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES, extras: Extras = PLAIN) -> Precompiler:
+def made(kv: str, dtype: torch.dtype, device: torch.device) -> CudaPages:
+    """`kv`: of the settings, or 16-bit."""
+    return CudaPages(kv_types(kv)._replace(on_gpu=True), None, dtype, device)
+
+
+def noted(
+    spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES, extras: Extras = PLAIN, kv: str = "bfloat16"
+) -> Precompiler:
     precompiler = Precompiler(processes=2)
-    precompile(precompiler, spec, sizes, dtype=dtype, device=META, extras=extras)
+    precompile(precompiler, spec, sizes, made(kv, dtype, META), dtype=dtype, extras=extras)
     return precompiler
 
 
 @pytest.mark.parametrize("extras", [PLAIN, Extras(adapted=True), DETERMINISTIC])
 @pytest.mark.parametrize("max_sequences", [8, 128])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "kv"),
+    [
+        (torch.bfloat16, "bfloat16"),
+        (torch.float32, "float32"),
+        (torch.bfloat16, "fp8"),
+        (torch.bfloat16, "int8,int4"),
+        (torch.float32, "int4"),
+    ],
+)
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
-    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, extras: Extras, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, kv: str, max_sequences: int, extras: Extras, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
-    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences), extras).keys
+    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences), extras, kv).keys
     monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
     model = load_dense(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
+    size = CacheSize(SIZES.block_size, (512,) * len(spec.cache_groups), (0,) * len(spec.cache_groups))
+    pages = made(kv, dtype, cpu).allocate(spec, size)
     ops = CudaOperations(extras.deterministic)
     memory = delta_memory(spec, dtype, cpu, 1 << 20)
 
     def adapt(owners: list[None]) -> None:
         ops.deltas = step_deltas(memory, np.ones(len(owners), dtype=np.int32)) if extras.adapted else None
 
-    paged = PagedModel(model, block_size=SIZES.block_size, ops=ops, dtype=dtype, adapt=adapt)
+    paged = PagedModel(model, block_size=SIZES.block_size, ops=ops, dtype=dtype, adapt=adapt, pages=pages)
     launched = Precompiler(processes=1)
     with launched.collecting():
         for length in (250, 100, 40, 25, 10, 1):

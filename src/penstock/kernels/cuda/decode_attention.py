@@ -17,69 +17,35 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import dot_precision, load_kv_tile, log2_scale, online_softmax, qk_scores
+from penstock.kernels.cuda import decode_quantized, split_kv
+from penstock.kernels.cuda.attention_tiles import (
+    load_query,
+    log2_scale,
+    no_values,
+    normalised,
+    online_softmax,
+    score_tile,
+    store_parts,
+    variant,
+)
+from penstock.kernels.cuda.decode_combine import combine_pieces
+from penstock.kernels.cuda.kv_codes import PLAIN, kinds
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.cuda.split_kv import TILE, SplitPlan, team_rows, team_size
+from penstock.kernels.cuda.split_kv import SplitPlan, team_size
 from penstock.kernels.interface import Pages
 
 
 class Shape(NamedTuple):
+    keys: int  # taken at a time
     warps: int
     stages: int
 
 
-SHAPES = {2: Shape(2, 3), 4: Shape(4, 2)}  # by bytes per number
+SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
+LEAST_GROUP = 16  # rows of the matrix of queries: tensor cores take so many
 # Numbers of partial results that are read at a time to be combined. Fewer would leave registers for more programs, and
 # was slower all the same, with many rows too.
 AT_ONCE = 8192
-
-
-@triton.jit
-def _combine(
-    parts,
-    lse,
-    out,
-    row,
-    mate,
-    kv_head,
-    first,
-    whole,
-    last,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    D: tl.constexpr,
-):
-    """Combine the pieces of one row of a team, for the heads of one KV head, S pieces at a time."""
-    heads_each: tl.constexpr = HEADS // KV_HEADS
-    H: tl.constexpr = triton.next_power_of_2(heads_each)
-    S: tl.constexpr = max(AT_ONCE // (H * D), 1)
-    head = tl.arange(0, H)
-    dim = tl.arange(0, D)
-    row_max = tl.full([H], float("-inf"), tl.float32)
-    row_sum = tl.zeros([H], tl.float32)
-    acc = tl.zeros([H, D], tl.float32)
-    for start in range(0, whole + 1, S):
-        number = start + tl.arange(0, S)
-        piece = tl.where(number < whole, first + number, last).to(tl.int64)
-        part = (piece[None, :] * KV_HEADS + kv_head) * GROUP + mate * heads_each + head[:, None]
-        real = (head < heads_each)[:, None] & (number <= whole)[None, :]
-        places = parts + part[:, :, None] * DIM + dim[None, None, :]
-        values = tl.load(places, mask=real[:, :, None] & (dim < DIM), other=0.0, cache_modifier=".cg")
-        logs = tl.load(lse + part, mask=real, other=float("-inf"), cache_modifier=".cg")
-        new_max = tl.maximum(row_max, tl.max(logs, axis=1))
-        base = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weights = tl.exp2(logs - base[:, None])
-        rescale = tl.exp2(row_max - base)
-        row_sum = row_sum * rescale + tl.sum(weights, axis=1)
-        acc = acc * rescale[:, None] + tl.sum(values * weights[:, :, None], axis=1)
-        row_max = new_max
-    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
-    place = (row + mate).to(tl.int64) * HEADS + kv_head * heads_each + head
-    real = (head < heads_each)[:, None] & (dim < DIM)[None, :]
-    tl.store(out + place[:, None] * DIM + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit(
@@ -138,45 +104,62 @@ def _attend(
     member = tl.arange(0, GROUP)
     mate = member // heads_each
     place = (row + mate).to(tl.int64) * HEADS + kv_head * heads_each + member % heads_each
-    dim = tl.arange(0, D)
-    real = (mate < count)[:, None] & (dim < DIM)[None, :]
-    query = tl.load(q + place[:, None] * DIM + dim[None, :], mask=real, other=0.0)
+    query = load_query(q, place, mate < count, "plain", DIM)
 
     row_max = tl.full([GROUP], float("-inf"), tl.float32)
     row_sum = tl.zeros([GROUP], tl.float32)
-    acc = tl.zeros([GROUP, D], tl.float32)
+    acc = no_values(GROUP, "plain", DIM)
     for start in range(begin, end, N):
         position = start + tl.arange(0, N)
         there = tl.minimum(position, end - 1)
         if WINDOW:
             there = tl.maximum(there, tl.maximum(length - window, 0))
-        k, v = load_kv_tile(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
+        scores, v, _ = score_tile(
+            query, keys, values, None, None, table, there, kv_head, scale, softcap,
+            "plain", "plain", KV_HEADS, DIM, BLOCK_SIZE, SOFTCAP, PRECISION,
+        )  # fmt: skip
         seen = (position < end)[None, :] & (position[None, :] < length + mate[:, None])
         if WINDOW:
             seen = seen & (position[None, :] >= length + mate[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
+        row_max, row_sum, acc = online_softmax(scores, v, (), row_max, row_sum, acc, "plain", PRECISION)
 
-    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]  # a mate may see nothing of this piece
+    # A mate may see nothing of this piece.
+    acc = normalised(acc, tl.where(row_sum == 0.0, 1.0, row_sum), None, "plain")
     if is_only:
-        tl.store(out + place[:, None] * DIM + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
+        store_parts(out, place, mate < count, acc, "plain", DIM)
     else:
         part = (piece * KV_HEADS + kv_head).to(tl.int64) * GROUP + member
-        tl.store(parts + part[:, None] * DIM + dim[None, :], acc, mask=real)
+        store_parts(parts, part, mate < count, acc, "plain", DIM)
         tl.store(lse + part, row_max + tl.log2(row_sum), mask=mate < count)
         tl.debug_barrier()
         counter = arrived + row * KV_HEADS + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel") == whole:
             tl.store(counter, 0)  # for the next layer
             for number in range(count):
-                _combine(
+                combine_pieces(
                     parts, lse, out, row, number, kv_head, first, whole, last,
                     HEADS, KV_HEADS, DIM, GROUP, AT_ONCE, D,
                 )  # fmt: skip
 
 
 _launch = Launcher(_attend)
+
+
+def plan(q: Tensor, pages: Pages, lengths: Tensor, runs: Tensor | None, window: int) -> SplitPlan:
+    """See `split_kv.plan_splits`."""
+    kv_heads = pages.keys.shape[2]
+    each = q.shape[1] // kv_heads
+    if kinds(pages) == PLAIN:
+        tile, group = SHAPES[q.element_size()].keys, _group(each)
+    else:
+        tile, group = decode_quantized.SHAPES[q.element_size()].keys, decode_quantized.group(each)
+    return split_kv.plan_splits(q, kv_heads, lengths, runs, window, tile=tile, group=group)
+
+
+def _group(each: int) -> int:
+    """Rows of the matrix of queries, with `each` query heads per KV head."""
+    return max(LEAST_GROUP, power_of_2(each))
 
 
 def decode_attention(
@@ -192,19 +175,20 @@ def decode_attention(
     softcap: float,
 ) -> None:
     """q [rows, heads, head_dim] -> out [rows, heads * head_dim], one token per row."""
+    if kinds(pages) != PLAIN:
+        decode_quantized.attend(q, pages, tables, lengths, splits, out, scale=scale, window=window, softcap=softcap)
+        return
     heads, head_dim = q.shape[1:]
-    block_size, kv_heads = pages.keys.shape[1:3]
-    shape, group, pieces = SHAPES[q.element_size()], team_rows(heads, kv_heads), splits.pieces.shape[0]
-    padded = power_of_2(head_dim)
+    kv_heads, shape = pages.keys.shape[2], SHAPES[q.element_size()]
+    group, pieces = _group(heads // kv_heads), splits.pieces.shape[0]
     parts = torch.empty(pieces, kv_heads, group, head_dim, dtype=torch.float32, device=q.device)
     lse = torch.empty(pieces, kv_heads, group, dtype=torch.float32, device=q.device)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window)
-    does = (window > 0, softcap > 0.0, dot_precision(q))
     _launch(
         (kv_heads, pieces, 1),
         q.dtype,
         (q, pages.keys, pages.values, tables, lengths, *splits, out, parts, lse, *numbers),
-        (heads, kv_heads, head_dim, block_size, *does, group, TILE[q.element_size()], AT_ONCE, padded),
+        (*variant(q, pages, window, softcap)[:-2], group, shape.keys, AT_ONCE, power_of_2(head_dim)),  # all plain
         num_warps=shape.warps,
         num_stages=shape.stages,
     )

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import dot_precision, load_kv_tile, log2_scale
+from penstock.kernels.cuda.attention_tiles import dot_precision, log2_scale
 from penstock.kernels.cuda.decode_attention import SHAPES
 from penstock.kernels.cuda.invariant_softmax import (
     EXACT,
@@ -19,13 +19,20 @@ from penstock.kernels.cuda.invariant_softmax import (
     WIDE,
     add_chunk,
     add_tile,
+    load_kv_tile,
     no_keys,
     normalize,
     raw_scores,
 )
-from penstock.kernels.cuda.invariant_splits import CHUNK, MAX_CHUNKS, InvariantPlan, chunk_size, invariant_team
+from penstock.kernels.cuda.invariant_splits import (
+    CHUNK,
+    MAX_CHUNKS,
+    InvariantPlan,
+    chunk_size,
+    invariant_team,
+    team_rows,
+)
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.cuda.split_kv import team_rows
 from penstock.kernels.interface import Pages
 
 AT_ONCE = 4096  # numbers of partial results that are read at a time

@@ -12,13 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import dot_precision, load_kv_tile, log2_scale
+from penstock.kernels.cuda.attention_tiles import dot_precision, log2_scale
 from penstock.kernels.cuda.invariant_softmax import (
     EXACT,
     KEYS,
     WIDE,
     add_chunk,
     add_tile,
+    load_kv_tile,
     no_keys,
     normalize,
     raw_scores,

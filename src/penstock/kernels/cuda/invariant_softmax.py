@@ -25,6 +25,29 @@ GRID = tl.constexpr(48.0)
 
 
 @triton.jit
+def load_kv_tile(
+    keys,
+    values,
+    table,
+    position,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr,
+):
+    """Keys [D, n] and values [n, D], both floats, of one KV head at n positions of a row, found through its block
+    table. All positions must exist: beyond the end the caller repeats the last one and masks its score, which is faster than
+    masked loads."""
+    block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)  # pages are larger than 2^31 numbers
+    at = (block * BLOCK_SIZE + position % BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
+    dim = tl.arange(0, D)
+    k = tl.load(keys + at[None, :] + dim[:, None], mask=(dim < DIM)[:, None], other=0.0)
+    v = tl.load(values + at[:, None] + dim[None, :], mask=(dim < DIM)[None, :], other=0.0)
+    return k, v
+
+
+@triton.jit
 def no_keys(M: tl.constexpr, D: tl.constexpr):
     """The state before the first key: maximum and sum per query, and weighted sum of values."""
     return tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32), tl.zeros([M, D], tl.float32)

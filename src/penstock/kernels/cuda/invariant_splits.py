@@ -19,7 +19,7 @@ from torch import Tensor
 
 from penstock.kernels.cuda.attention_tiles import MIN_PROGRAMS
 from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
-from penstock.kernels.cuda.split_kv import FEW, LEVELS, MANY, team_rows
+from penstock.kernels.cuda.split_kv import FEW, LEVELS, MANY
 
 CHUNK = tl.constexpr(256)  # keys
 MAX_CHUNKS = tl.constexpr(32)
@@ -138,3 +138,8 @@ def plan_invariant(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | Non
         num_warps=4,
     )
     return InvariantPlan(runs, pieces, counts, arrived)
+
+
+def team_rows(heads: int, kv_heads: int) -> int:
+    """Rows of the matrix that the query heads of a team are put together in: tensor cores take 16 at least."""
+    return max(16, power_of_2(heads // kv_heads))

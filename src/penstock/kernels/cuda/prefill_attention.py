@@ -14,8 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import dot_precision, load_kv_tile, log2_scale, online_softmax, qk_scores
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
+from penstock.kernels.cuda.attention_tiles import (
+    load_query,
+    log2_scale,
+    no_values,
+    normalised,
+    online_softmax,
+    score_tile,
+    store_parts,
+    variant,
+)
+from penstock.kernels.cuda.kv_codes import PLAIN, in_memory, kinds
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.upload import upload
 
@@ -28,6 +38,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(64, 64, 4, 3), 4: Shape(32, 32, 4, 2)}  # by bytes per number
+QUANTIZED = {2: Shape(64, 32, 4, 3), 4: Shape(32, 32, 4, 2)}  # fewer keys: registers for codes
 
 
 @triton.jit(
@@ -37,6 +48,8 @@ def _attend(
     q,
     keys,
     values,
+    key_scales,
+    value_scales,
     tables,
     starts,
     lengths,
@@ -53,9 +66,10 @@ def _attend(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    D: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
@@ -72,10 +86,10 @@ def _attend(
 
     index = offset + tl.arange(0, M)
     position = prefix + index  # of the queries
-    dim = tl.arange(0, D)
-    real = (index < count)[:, None] & (dim < DIM)[None, :]
-    place = ((start + index).to(tl.int64) * HEADS + head) * DIM
-    query = tl.load(q + place[:, None] + dim[None, :], mask=real, other=0.0)
+    place = (start + index).to(tl.int64) * HEADS + head
+    query = load_query(q, place, index < count, KEYS, DIM)
+    if KEYS == "static":
+        scale *= tl.load(key_scales)
     table = tables + row * table_width
 
     oldest = 0  # that any query of the tile sees
@@ -88,27 +102,34 @@ def _attend(
         whole = (prefix + offset + 1) // N * N
     row_max = tl.full([M], float("-inf"), tl.float32)
     row_sum = tl.zeros([M], tl.float32)
-    acc = tl.zeros([M, D], tl.float32)
+    acc = no_values(M, VALUES, DIM)
     for first in range(begin, whole, N):
-        k, v = load_kv_tile(keys, values, table, first + tl.arange(0, N), kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
-        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
+        scores, v, value_scale = score_tile(
+            query, keys, values, key_scales, value_scales, table, first + tl.arange(0, N), kv_head, scale, softcap,
+            KEYS, VALUES, KV_HEADS, DIM, BLOCK_SIZE, SOFTCAP, PRECISION,
+        )  # fmt: skip
+        row_max, row_sum, acc = online_softmax(scores, v, value_scale, row_max, row_sum, acc, VALUES, PRECISION)
     for first in range(whole, end, N):
         key = first + tl.arange(0, N)
         there = tl.maximum(tl.minimum(key, end - 1), oldest)
-        k, v = load_kv_tile(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
+        scores, v, value_scale = score_tile(
+            query, keys, values, key_scales, value_scales, table, there, kv_head, scale, softcap,
+            KEYS, VALUES, KV_HEADS, DIM, BLOCK_SIZE, SOFTCAP, PRECISION,
+        )  # fmt: skip
         seen = (key < end)[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             seen = seen & (key[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
+        row_max, row_sum, acc = online_softmax(scores, v, value_scale, row_max, row_sum, acc, VALUES, PRECISION)
 
-    acc = acc / row_sum[:, None]
-    tl.store(out + place[:, None] + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
+    store_parts(out, place, index < count, normalised(acc, row_sum, value_scales, VALUES), VALUES, DIM)
 
 
 _launch = Launcher(_attend)
+
+
+def chosen_shape(q: Tensor, pages: Pages) -> Shape:
+    return (SHAPES if kinds(pages) == PLAIN else QUANTIZED)[q.element_size()]
 
 
 def query_tiles(batch: Batch, rows: Sequence[int], size: int) -> Tensor:
@@ -131,17 +152,14 @@ def prefill_attention(
     softcap: float,
 ) -> None:
     """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], for the tiles of `query_tiles`."""
-    heads, head_dim = q.shape[1:]
-    block_size, kv_heads = pages.keys.shape[1:3]
-    shape = SHAPES[q.element_size()]
+    shape = chosen_shape(q, pages)
     by_row = (tables, batch.starts, batch.lengths)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window)
-    does = (window > 0, softcap > 0.0, dot_precision(q))
     _launch(
-        (planned.shape[0], heads, 1),
+        (planned.shape[0], q.shape[1], 1),
         q.dtype,
-        (q, pages.keys, pages.values, *by_row, planned, out, *numbers),
-        (heads, kv_heads, head_dim, block_size, *does, shape.queries, shape.keys, power_of_2(head_dim)),
+        (q, *in_memory(pages), *by_row, planned, out, *numbers),
+        (*variant(q, pages, window, softcap), shape.queries, shape.keys),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.kv_gather import gather
 from penstock.kernels.cuda.launch import power_of_2
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.torch_internals import cudnn_attention
@@ -107,8 +108,8 @@ def attend(q: Tensor, pages: Pages, planned: Chunk, scale: float) -> Tensor:
 
 def _attend(q: Tensor, pages: Pages, slots: Tensor, scale: float, *, causal: bool) -> tuple[Tensor, Tensor]:
     """[tokens, heads, head_dim] -> the same, and the logarithm of each softmax's sum, [heads, tokens]."""
-    k = pages.keys.flatten(0, 1).index_select(0, slots)
-    v = pages.values.flatten(0, 1).index_select(0, slots)
+    k = gather(pages.keys, pages.key_scales, slots, q.shape[2], q.dtype)
+    v = gather(pages.values, pages.value_scales, slots, q.shape[2], q.dtype)
     operator = cudnn_attention()
     assert operator is not None  # see `available`
     inputs = (x.transpose(0, 1)[None] for x in (q, k, v))  # [1, heads, tokens, head_dim]

@@ -14,19 +14,24 @@ from torch import Tensor
 from penstock.kernels.cuda.attention_tiles import (
     MAX_SPLITS,
     combine_splits,
-    dot_precision,
-    load_kv_tile,
+    load_query,
     log2_scale,
+    no_values,
+    normalised,
     num_splits,
     online_softmax,
-    qk_scores,
+    score_tile,
+    store_parts,
+    variant,
 )
+from penstock.kernels.cuda.kv_codes import PLAIN, in_memory, kinds
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Batch, Pages
 
 LONGEST = 64  # tokens of a chunk
 TOKENS = 16  # of a tile
 KEYS = {2: 64, 4: 32}  # taken at a time, by bytes per number
+QUANTIZED_KEYS = 32
 
 
 @triton.jit
@@ -51,6 +56,8 @@ def _attend(
     q,
     keys,
     values,
+    key_scales,
+    value_scales,
     tables,
     starts,
     lengths,
@@ -69,10 +76,11 @@ def _attend(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
     TOKENS: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    D: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
@@ -92,29 +100,32 @@ def _attend(
     member = tl.arange(0, M)
     index = member // heads_each
     head = kv_head * heads_each + member % heads_each
-    dim = tl.arange(0, D)
-    real = (index < count)[:, None] & (dim < DIM)[None, :]
-    place = ((token + index).to(tl.int64) * HEADS + head) * DIM
-    query = tl.load(q + place[:, None] + dim[None, :], mask=real, other=0.0)
+    place = (token + index).to(tl.int64) * HEADS + head
+    query = load_query(q, place, index < count, KEYS, DIM)
+    if KEYS == "static":
+        scale *= tl.load(key_scales)
     table = tables + row.to(tl.int64) * table_width
 
     row_max = tl.full([M], float("-inf"), tl.float32)
     row_sum = tl.zeros([M], tl.float32)
-    acc = tl.zeros([M, D], tl.float32)
+    acc = no_values(M, VALUES, DIM)
     for start in range(begin, end, N):
         key = start + tl.arange(0, N)
         there = tl.maximum(tl.minimum(key, end - 1), oldest)
-        k, v = load_kv_tile(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
+        scores, v, value_scale = score_tile(
+            query, keys, values, key_scales, value_scales, table, there, kv_head, scale, softcap,
+            KEYS, VALUES, KV_HEADS, DIM, BLOCK_SIZE, SOFTCAP, PRECISION,
+        )  # fmt: skip
         seen = (key < end)[None, :] & (key[None, :] <= first + index[:, None])
         if WINDOW:
             seen = seen & (key[None, :] > first + index[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
+        row_max, row_sum, acc = online_softmax(scores, v, value_scale, row_max, row_sum, acc, VALUES, PRECISION)
 
-    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]  # a query may see nothing of this split
+    # A query may see nothing of this split.
+    acc = normalised(acc, tl.where(row_sum == 0.0, 1.0, row_sum), value_scales, VALUES)
     part = ((tile * TOKENS + index).to(tl.int64) * HEADS + head) * splits + split
-    tl.store(parts + part[:, None] * DIM + dim[None, :], acc, mask=real)
+    store_parts(parts, part, index < count, acc, VALUES, DIM)
     tl.store(lse + part, row_max + tl.log2(row_sum), mask=index < count)
 
 
@@ -171,20 +182,20 @@ def prefill_split_kv(
 ) -> None:
     """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], for tiles of `query_tiles`."""
     heads, head_dim = q.shape[1:]
-    block_size, kv_heads = pages.keys.shape[1:3]
-    tiles, padded, keys = planned.shape[0], power_of_2(head_dim), KEYS[q.element_size()]
+    kv_heads = pages.keys.shape[2]
+    tiles, padded = planned.shape[0], power_of_2(head_dim)
+    keys = KEYS[q.element_size()] if kinds(pages) == PLAIN else QUANTIZED_KEYS
     splits = num_splits(tiles * kv_heads)
     parts = torch.empty(tiles * TOKENS, heads, splits, head_dim, dtype=torch.float32, device=q.device)
     lse = torch.empty(tiles * TOKENS, heads, splits, dtype=torch.float32, device=q.device)
     rows = (batch.starts, batch.lengths, planned)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window, splits)
-    does = (window > 0, softcap > 0.0, dot_precision(q))
     group = power_of_2(TOKENS * (heads // kv_heads))
     _launch_attend(
         (tiles, kv_heads, splits),
         q.dtype,
-        (q, pages.keys, pages.values, tables, *rows, parts, lse, *numbers),
-        (heads, kv_heads, head_dim, block_size, *does, TOKENS, group, keys, padded),
+        (q, *in_memory(pages), tables, *rows, parts, lse, *numbers),
+        (*variant(q, pages, window, softcap), TOKENS, group, keys),
         num_warps=4,
         num_stages=2,
     )

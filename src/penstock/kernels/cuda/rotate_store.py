@@ -1,6 +1,6 @@
 """Head norms of q and k, rotary embedding (RoPE), and the write of k and v to the KV pages, in one pass over qkv.
 
-A program takes one token and a few of its heads, of q, k or v.
+A program takes one token and a few of its heads, of q, k or v. Keys and values are quantized on the way (`kv_store`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.kv_codes import head_dim, in_memory, kinds
+from penstock.kernels.cuda.kv_store import hadamard, store_codes
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import BlockMap, HeadNorms, Pages, Rotary
 
@@ -22,6 +24,8 @@ def _kernel(
     q_out,
     keys,
     values,
+    key_scales,
+    value_scales,
     targets,
     positions,
     table,
@@ -33,6 +37,9 @@ def _kernel(
     DIM: tl.constexpr,
     ROTATED: tl.constexpr,
     NORMED: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     SOME: tl.constexpr,
     BLOCK: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -47,7 +54,8 @@ def _kernel(
     angles = table + tl.load(positions + token) * ROTATED + at % half
     cos = tl.load(angles, mask=at < ROTATED, other=1.0)
     sin = tl.load(angles + half, mask=at < ROTATED, other=0.0)
-    slot = tl.load(targets + token) * KV_HEADS * DIM
+    target = tl.load(targets + token)
+    slot = target * KV_HEADS * DIM
     wait(OVERLAP)
     first = qkv + token * (HEADS + 2 * KV_HEADS) * DIM + head * DIM
     raw = tl.load(first + at, mask=inside, other=0.0)
@@ -70,10 +78,23 @@ def _kernel(
         other = (other * scale * other_weight).to(raw.dtype).to(tl.float32)
     turned = (x * cos + other * tl.where(at < half, -sin, sin)).to(raw.dtype)
 
+    if KEYS == "int4":
+        turned = hadamard(turned.to(tl.float32), DIM).to(raw.dtype)
     tl.store(q_out + token * HEADS * DIM + head * DIM + at, turned, mask=inside & (head < HEADS))
     is_k = (head >= HEADS) & (head < HEADS + KV_HEADS)
-    tl.store(keys + slot + (head - HEADS) * DIM + at, turned, mask=inside & is_k)
-    tl.store(values + slot + (head - HEADS - KV_HEADS) * DIM + at, raw, mask=inside & (head >= HEADS + KV_HEADS))
+    is_v = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
+    if KEYS == "plain":
+        tl.store(keys + slot + (head - HEADS) * DIM + at, turned, mask=inside & is_k)
+    elif (tl.program_id(1) + 1) * SOME > HEADS:
+        wide = turned.to(tl.float32)
+        store_codes(wide, keys, key_scales, target, head - HEADS, is_k, KEYS, KV_HEADS, DIM, BLOCK_SIZE)
+    if VALUES == "plain":
+        tl.store(values + slot + (head - HEADS - KV_HEADS) * DIM + at, raw, mask=inside & (head >= HEADS + KV_HEADS))
+    elif (tl.program_id(1) + 1) * SOME > HEADS + KV_HEADS:
+        wide, kv_head = raw.to(tl.float32), head - HEADS - KV_HEADS
+        if VALUES == "int4":
+            wide = hadamard(wide, DIM)
+        store_codes(wide, values, value_scales, target, kv_head, is_v, VALUES, KV_HEADS, DIM, BLOCK_SIZE)
 
 
 _launch = Launcher(_kernel)
@@ -89,16 +110,26 @@ def rotate_store(
     q: Tensor | None = None,
 ) -> Tensor:
     """See `interface.Operations`. `q`: memory for the result."""
-    kv_heads, head_dim = pages.keys.shape[-2:]
-    tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
+    block_size, kv_heads = pages.keys.shape[1:3]
+    dim = head_dim(pages)
+    tokens, heads = qkv.shape[0], qkv.shape[1] // dim - 2 * kv_heads
     if q is None:
-        q = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+        q = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
     q_weight, k_weight, eps = norms or (rotary.table, rotary.table, 0.0)
-    padded = power_of_2(head_dim)
     _launch(
         (tokens, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE), 1),
         q.dtype,
-        (qkv, q, pages.keys, pages.values, block_map.targets, positions, rotary.table, q_weight, k_weight, eps),
-        (heads, kv_heads, head_dim, rotary.dim, norms is not None, HEADS_AT_ONCE, padded),
+        (qkv, q, *in_memory(pages), block_map.targets, positions, rotary.table, q_weight, k_weight, eps),
+        (
+            heads,
+            kv_heads,
+            dim,
+            rotary.dim,
+            norms is not None,
+            *kinds(pages),
+            block_size,
+            HEADS_AT_ONCE,
+            power_of_2(dim),
+        ),
     )
     return q

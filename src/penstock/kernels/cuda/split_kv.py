@@ -20,7 +20,6 @@ from torch import Tensor
 from penstock.kernels.cuda.attention_tiles import MIN_PROGRAMS
 from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
 
-TILE = {2: 64, 4: 32}  # keys taken at a time, by bytes per number
 LEVELS = 8  # of length, by which pieces are ordered
 FEW, MANY = 64, 512  # rows that the kernel is compiled for: no more sizes, since each is compiled at start
 
@@ -112,9 +111,11 @@ def _kernel(
 _launch = Launcher(_kernel)
 
 
-def plan_splits(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int) -> SplitPlan:
+def plan_splits(
+    q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int, *, tile: int, group: int
+) -> SplitPlan:
     """For the first rows of a batch, of which q [rows, heads, head_dim] has the queries; `lengths` and `runs` are those
-    of `interface.Batch`."""
+    of `interface.Batch`. `tile`: keys taken at a time. `group`: query heads of a team that share keys."""
     rows, heads, _ = q.shape
     more = max(rows, -(-MIN_PROGRAMS // kv_heads))
     if runs is None:
@@ -122,17 +123,12 @@ def plan_splits(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, 
     pieces = torch.empty(rows + more, 4, dtype=torch.int32, device=q.device)
     places = torch.empty(rows, 3, dtype=torch.int32, device=q.device)
     arrived = torch.empty(rows, kv_heads, dtype=torch.int32, device=q.device)
-    team = team_rows(heads, kv_heads) // (heads // kv_heads)
+    team = group // (heads // kv_heads)
     _launch(
         (1, 1, 1),
         q.dtype,
         (lengths, runs, pieces, places, arrived, rows, kv_heads, window, more),
-        (window > 0, team, TILE[q.element_size()], FEW if rows <= FEW else max(MANY, power_of_2(rows)), LEVELS),
+        (window > 0, team, tile, FEW if rows <= FEW else max(MANY, power_of_2(rows)), LEVELS),
         num_warps=4,
     )
     return SplitPlan(runs, pieces, places, arrived)
-
-
-def team_rows(heads: int, kv_heads: int) -> int:
-    """Rows of the matrix that the query heads of a team are put together in: tensor cores take 16 at least."""
-    return max(16, power_of_2(heads // kv_heads))
