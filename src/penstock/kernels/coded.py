@@ -92,8 +92,8 @@ class Coding(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """In which type a checkpoint wants the inputs of a product multiplied. Products with few rows keep x as it is, which
-    is at least as exact."""
+    """In which type a checkpoint wants the inputs of a product multiplied. Products with few rows keep x as it is, and
+    so are at least as exact."""
 
     dtype: torch.dtype  # float8_e4m3fn or int8, with a scale for each token
     scale: float | None = None  # of all tokens, if the checkpoint has one

@@ -2,7 +2,8 @@
 
 A form is a memory layout that some operations read and others do not. An operation asks for the form it computes with,
 and any other raises `UnsupportedForm`: there are no implicit conversions. A new form is a member of `Form`, an accessor
-here, a `DeviceForm` in `model.weights.form` that makes it, and a product that reads it. A shard of tensor parallelism is a weight of its own, which `model.weights.place` has sliced.
+here, a `DeviceForm` in `model.weights.form` that makes it, and a product that reads it. A shard of tensor parallelism
+is a weight of its own, which `model.weights.place` has sliced.
 """
 
 from __future__ import annotations

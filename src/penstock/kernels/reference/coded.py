@@ -23,10 +23,7 @@ def dequantize(matrix: CodedMatrix) -> Tensor:
 def _weights(part: CodedRows) -> Tensor:
     code, group, _, shift = part.coding
     codes = codes_of(part)
-    if code is Code.E2M1:
-        values = torch.tensor(E2M1, device=codes.device)[codes.long()]
-    else:
-        values = codes.float()
+    values = torch.tensor(E2M1, device=codes.device)[codes.long()] if code is Code.E2M1 else codes.float()
 
     def by_column(factors: Tensor) -> Tensor:
         wide = factors.t().float().repeat_interleave(group or part.cols, dim=1)

@@ -1,0 +1,106 @@
+"""Products with coded weights (`kernels.coded`): which kernel for how many rows.
+
+few rows     `coded_gemm`: codes become floats in registers
+many rows    `scaled_gemm`, if the checkpoint has the inputs in 8 bits, too; else cuBLAS, for which some rows of the
+             weight at a time become 16-bit floats in memory (`expand_codes`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from penstock.kernels.coded import CodedMatrix, CodedRows
+from penstock.kernels.cuda.coded_gemm import coded_gemm
+from penstock.kernels.cuda.expand_codes import expand
+from penstock.kernels.cuda.gate import gate
+from penstock.kernels.cuda.norm import norm as norm_
+from penstock.kernels.cuda.quantize_inputs import quantize_inputs
+from penstock.kernels.cuda.scaled_gemm import multiplies, scaled_gemm
+from penstock.kernels.interface import Activation, Norm
+
+MAX_ROWS = 64  # of x for which `coded_gemm` is faster
+EXPANDED = 1 << 25  # elements of a weight that are 16-bit floats at a time
+
+
+def coded_linear(
+    x: Tensor,
+    matrix: CodedMatrix,
+    bias: Tensor | None = None,
+    *,
+    norm: Norm | None = None,
+    onto: Tensor | None = None,
+    activation: Activation | None = None,
+) -> Tensor:
+    """See `interface.Linear`. Parts of different codings are multiplied one by one."""
+    product, rows = _product(x, matrix, norm), len(x)
+    if len(matrix.parts) == 1:
+        size = matrix.shape[0] // (1 if activation is None else 2)
+        out = torch.empty(rows, size, dtype=x.dtype, device=x.device) if onto is None else onto
+        product(matrix.parts[0], out, bias, onto=onto is not None, activation=activation)
+        return out
+    is_sum = onto is not None and activation is None
+    out = onto if is_sum else torch.empty(rows, matrix.shape[0], dtype=x.dtype, device=x.device)
+    assert out is not None
+    begin = 0
+    for part in matrix.parts:
+        end = begin + part.rows
+        product(part, out[:, begin:end], None if bias is None else bias[begin:end], onto=is_sum, activation=None)
+        begin = end
+    if activation is None:
+        return out
+    out = gate(out, activation)
+    return out if onto is None else onto.add_(out)
+
+
+def coded_logits(x: Tensor, matrix: CodedMatrix, out: Tensor) -> None:
+    """x [rows, in] × matrix [out, in] to `out`, float32."""
+    x = _ordered(x, matrix)
+    for first in range(0, len(x), MAX_ROWS):
+        rows, begin = slice(first, first + MAX_ROWS), 0
+        for part in matrix.parts:
+            coded_gemm(x[rows], part, out[rows, begin : begin + part.rows])
+            begin += part.rows
+
+
+def _product(x: Tensor, matrix: CodedMatrix, norm: Norm | None) -> Callable[..., None]:
+    """A function of what follows x in the arguments of `coded_gemm`."""
+    if len(x) > MAX_ROWS and matrix.order is None and matrix.inputs is not None and multiplies(matrix):
+        return partial(scaled_gemm, quantize_inputs(x, matrix.inputs.dtype, norm, matrix.inputs.scale))
+    x = _ordered(x if norm is None else norm_(x, norm), matrix)
+    return partial(coded_gemm if len(x) <= MAX_ROWS else _expanded_gemm, x)
+
+
+def _ordered(x: Tensor, matrix: CodedMatrix) -> Tensor:
+    return x if matrix.order is None else x.index_select(1, matrix.order)
+
+
+def _expanded_gemm(
+    x: Tensor,
+    part: CodedRows,
+    out: Tensor,
+    bias: Tensor | None = None,
+    *,
+    onto: bool = False,
+    activation: Activation | None = None,
+) -> None:
+    """As `coded_gemm`."""
+    y = out if activation is None else torch.empty(len(x), part.rows, dtype=x.dtype, device=x.device)
+    is_sum = onto and activation is None
+    lines = max(EXPANDED // part.cols, 16)
+    scratch = torch.empty(min(lines, part.rows), part.cols, dtype=x.dtype, device=x.device)
+    for begin in range(0, part.rows, lines):
+        end = min(begin + lines, part.rows)
+        weight, columns = expand(part, begin, end, scratch).t(), y[:, begin:end]
+        if is_sum:
+            columns.addmm_(x, weight)
+        else:
+            torch.mm(x, weight, out=columns)
+    if bias is not None:
+        y += bias
+    if activation is not None:
+        gated = gate(y, activation)
+        out.copy_(out + gated if onto else gated)
