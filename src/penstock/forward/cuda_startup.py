@@ -8,6 +8,8 @@ rest. Libraries such as cuBLAS are initialised on the way.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,10 +22,19 @@ from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
-from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
+from penstock.forward.torch_loading import (
+    allocate_pages,
+    coded_form,
+    device_memory,
+    has_codes,
+    load_blank,
+    load_model,
+    open_weights,
+)
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
+from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
 from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.startup import process_tuning, torch_process
@@ -59,11 +70,13 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     spec, limits = config.spec, config.limits
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
+    source, form = open_weights(config, device) if has_codes(config) else None, coded_form(config, device)
+    blank = None if form is None else partial(load_blank, config, form, source)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=dtype, device=device)
+        precompile(precompiler, spec, sizes, dtype=dtype, device=device, blank=blank)
         end_phase("kernels noted")
         memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
-        model = load_model(config, device, memory and memory.weights.empty)
+        model = load_model(config, device, memory and memory.weights.empty, source)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
@@ -86,26 +99,41 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
 
 
 def precompile(
-    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, *, dtype: torch.dtype, device: torch.device
+    precompiler: Precompiler,
+    spec: ModelSpec,
+    sizes: StepSizes,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    blank: Callable[[int], Decoder] | None = None,
 ) -> None:
-    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
+    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns. `blank`: gives
+    a model of so many layers or more, where weights are not dense."""
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(precompiler, spec, sizes, dtype, device)
+        _find_kernels(precompiler, spec, sizes, dtype, device, blank)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
 
 
 def _find_kernels(
-    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, dtype: torch.dtype, device: torch.device
+    precompiler: Precompiler,
+    spec: ModelSpec,
+    sizes: StepSizes,
+    dtype: torch.dtype,
+    device: torch.device,
+    blank: Callable[[int], Decoder] | None,
 ) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
-    small = replace(spec, num_layers=min(layers, spec.num_layers))
-    model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
+    if blank is None:
+        small = replace(spec, num_layers=min(layers, spec.num_layers))
+        model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
+    else:
+        model = blank(layers)
     backend = _backend(model, sizes, dtype, device)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile

@@ -237,11 +237,16 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
     model."""
     whole = settings.engine.tensor_parallel == 1
     native = device == "cpu" and whole and settings.model.dtype == "auto" and library.load() is not None
-    if settings.model.quantize and not native:
+    quantize = settings.model.quantize
+    if quantize and device == "cpu" and not native:
         raise InvalidSetting(
-            "quantize: only the native CPU kernels compute with quantized weights: they need device cpu, dtype auto, "
-            "and a C++ compiler when penstock is installed",
+            "quantize: on a CPU only the native kernels compute with quantized weights: they need dtype auto, and a "
+            "C++ compiler when penstock is installed",
             param="quantize",
+        )
+    if quantize == "fp8" and native:
+        raise InvalidSetting(
+            "quantize: fp8 is for GPUs; on a CPU int8 takes as many bytes, and loses less", param="quantize"
         )
     if native or device == "cuda":
         return "native" if native else "cuda"

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.kernels.arrays import Array
+from penstock.model.weights.block_codes import LAYOUTS, decode_blocks
+from penstock.model.weights.codes import Codes, StoredCodes, checked
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Region, Shape, Span
@@ -46,6 +48,17 @@ class GgufSource:
     def read_blocks(self, name: str, shape: Shape) -> Array:
         info, raw = self._raw(name)
         return raw.reshape(info.shape[0], -1)
+
+    def codes(self, name: str) -> StoredCodes | None:
+        info, raw = self._raw(name)
+        if info.type.name not in LAYOUTS or len(info.shape) != 2:
+            return None
+        blocks = raw.reshape(info.shape[0], -1)
+
+        def read(rows: Span) -> Codes:
+            return decode_blocks(info.type.name, blocks[slice(*rows)], info.shape[1])
+
+        return checked(name, StoredCodes(LAYOUTS[info.type.name], read))
 
     def release(self, name: str) -> None:
         info = self._tensors[name]

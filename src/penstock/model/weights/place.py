@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.model.weights.codes import CodedPiece, Codes, Layout
 from penstock.model.weights.map import SECTIONS, Extent, Format, Kind, Parameter, Transform, extents
 from penstock.model.weights.source import Region, Rows, Shape, Span
 from penstock.store.spec import ModelSpec
@@ -56,6 +57,20 @@ class Piece:
             placed = placed._replace(data=self.transform(placed.data, spec))
         return placed
 
+    def place_codes(self, read: Codes, spec: ModelSpec) -> Codes:
+        """Permute the rows, cut the columns out."""
+        assert self.region.columns is not None
+        change = self.transform
+        permuted = read if change is None else read.map_rows(lambda rows: change(rows, spec))
+        return permuted.cut_columns(self.region.columns)
+
+    def coded(self, layout: Layout | None) -> CodedPiece | None:
+        """What goes into the parameter, of codes with this layout; None: it must be read as floats."""
+        columns = self.region.columns
+        assert columns is not None
+        cut = None if layout is None else layout.cut(self.stored_shape[1], columns)
+        return None if cut is None else CodedPiece(*self.shape, cut)
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -71,7 +86,7 @@ class Placement:
 
     @property
     def is_matrix(self) -> bool:
-        return self.kind in ("matrix", "table")
+        return self.kind in ("matrix", "head", "table")
 
 
 def placements(

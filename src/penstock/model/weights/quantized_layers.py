@@ -15,11 +15,27 @@ import numpy as np
 
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
-from penstock.model.weights.grouped_codes import FLOATS, GroupedCodes, block_type, unpack, unpack_awq, unpack_gptq
+from penstock.model.weights.codes import Codes, Layout, StoredCodes, as_scales, scale_type
+from penstock.model.weights.grouped_codes import (
+    FLOATS,
+    GroupedCodes,
+    block_type,
+    group_order,
+    unpack,
+    unpack_awq,
+    unpack_gptq,
+)
 from penstock.model.weights.safetensors import SafetensorsSource
-from penstock.model.weights.small_floats import E4M3, NVFP4_GROUP, fp8_to_floats, nvfp4_to_blocks, nvfp4_to_floats
+from penstock.model.weights.small_floats import (
+    E4M3,
+    NVFP4_GROUP,
+    fp8_to_floats,
+    nvfp4_fields,
+    nvfp4_to_blocks,
+    nvfp4_to_floats,
+)
 from penstock.model.weights.source import Shape, Span
-from penstock.store.hf_quantization import Method, Quantization
+from penstock.store.hf_quantization import Inputs, Method, Quantization
 
 Bits = Literal[4, 8]
 
@@ -31,6 +47,7 @@ class QuantizedMatrix:
     stored_type: str  # of its blocks; "F16": it has none
     floats: Callable[[Span, Span], Array]  # of these rows and columns, float32
     blocks: Callable[[], Array]  # [rows, bytes of a row] uint8
+    codes: StoredCodes | None = None  # None: their groups are not equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +176,7 @@ def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     return grouped.matrix(names, groups)
 
 
-def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
+def _int8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     """compressed-tensors: a scale for the matrix, for each row, or for groups of a row."""
     shape = tensors.matrix_shape("weight")
     names = tensors.names("weight_scale", optional=("weight_zero_point",))
@@ -179,7 +196,10 @@ def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     def codes(rows: Span, columns: Span) -> Array:
         return tensors.read("weight").view(np.uint8)[slice(*rows), slice(*columns)] ^ 0x80
 
-    return _Grouped(shape, 8, codes, lambda: by_row(tensors.scales("weight_scale")), zeros).matrix(names, groups)
+    grouped = _Grouped(
+        shape, 8, codes, lambda: by_row(tensors.scales("weight_scale")), zeros, inputs=_only("int8", quantization)
+    )
+    return grouped.matrix(names, groups)
 
 
 def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
@@ -197,7 +217,14 @@ def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
         codes = tensors.read("weight")[slice(*rows), slice(*columns)]
         return fp8_to_floats(codes, to_float32(tensors.scales(what).reshape(grid)), block, (rows.begin, columns.begin))
 
-    return QuantizedMatrix(shape, names, FLOATS, floats, _no_blocks)
+    def codes(rows: Span) -> Codes:
+        factors = as_scales(tensors.scales(what).reshape(grid))[np.arange(*rows) // block[0]]
+        return Codes(layout, tensors.read("weight")[slice(*rows)], factors)
+
+    group = block[1] if grid[1] > 1 else 0
+    layout = Layout("e4m3", group, scale_type(tensors.scales(what)), inputs=_only("fp8", quantization))
+    stored = None if cols % block[1] else StoredCodes(layout, codes)
+    return QuantizedMatrix(shape, names, FLOATS, floats, _no_blocks, stored)
 
 
 def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
@@ -216,9 +243,15 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         octets = slice(groups.begin * NVFP4_GROUP // 2, groups.end * NVFP4_GROUP // 2)
         return tensors.read(tensors.codes)[slice(*rows), octets], scales * (1 / factor if divides else factor)
 
+    layout = Layout("e2m1", NVFP4_GROUP)
+
     def floats(rows: Span, columns: Span) -> Array:
         groups = _words(columns, NVFP4_GROUP)
         return nvfp4_to_floats(*part(rows, groups))[:, _within(columns, groups, NVFP4_GROUP)]
+
+    def codes(rows: Span) -> Codes:
+        octets, scales = part(rows, Span(0, shape[1] // NVFP4_GROUP))
+        return Codes(layout, nvfp4_fields(octets), scales.astype(np.float16))
 
     return QuantizedMatrix(
         shape,
@@ -226,6 +259,7 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         "NVFP4" if shape[1] % 32 == 0 else FLOATS,
         floats,
         blocks=lambda: nvfp4_to_blocks(*part(Span(0, rows), Span(0, shape[1] // NVFP4_GROUP))),
+        codes=StoredCodes(layout, codes),
     )
 
 
@@ -239,9 +273,11 @@ class _Grouped:
     scales: Callable[[], Array]  # [rows, groups]
     zeros: Callable[[], Array]  # [rows, groups] or [1, 1]
     group_of: Array | None = None  # [cols]: None if groups are runs of inputs
+    inputs: Inputs | None = None  # see `Layout`
 
     def matrix(self, names: tuple[str, ...], groups: int) -> QuantizedMatrix:
-        kind = block_type(self.bits, self.shape[1], groups, self.zeros(), runs=self.group_of is None)
+        zeros = self.zeros()
+        kind = block_type(self.bits, self.shape[1], groups, zeros, runs=self.group_of is None)
         rows, columns = Span(0, self.shape[0]), Span(0, self.shape[1])
         return QuantizedMatrix(
             self.shape,
@@ -249,7 +285,35 @@ class _Grouped:
             kind,
             floats=lambda rows, columns: self.decode(rows, columns).to_floats(),
             blocks=lambda: self.decode(rows, columns).to_blocks(kind),
+            codes=self.stored_codes(zeros, groups),
         )
+
+    def stored_codes(self, zeros: Array, groups: int) -> StoredCodes | None:
+        """None: groups are of several sizes."""
+        cols = self.shape[1]
+        order = None if self.group_of is None else group_order(self.group_of, groups)
+        if cols % groups or (self.group_of is not None and order is None):
+            return None
+        fixed = bool((zeros == 1 << (self.bits - 1)).all())
+        layout = Layout(
+            "u4" if self.bits == 4 else "s8",
+            cols // groups if groups > 1 else 0,
+            scale_type(self.scales()),
+            None if fixed else "zeros" if self.bits == 4 else "offsets",
+            self.inputs if fixed and groups == 1 else None,
+            0 if order is None else hash(order.tobytes()),
+        )
+
+        def read(rows: Span) -> Codes:
+            codes, scales = self.codes(rows, Span(0, cols)), as_scales(self.scales()[slice(*rows)])
+            shifts = None if fixed else self.zeros()[slice(*rows)]
+            if self.bits == 8:
+                codes = codes ^ np.uint8(128)
+                if shifts is not None:
+                    shifts = (128 - shifts.astype(np.float32)) * to_float32(scales)
+            return Codes(layout, codes if order is None else codes[:, order], scales, shifts, order)
+
+        return StoredCodes(layout, read)
 
     def decode(self, rows: Span, columns: Span) -> GroupedCodes:
         scales, zeros, group_of = to_float32(self.scales()[slice(*rows)]), self.zeros(), self.group_of
@@ -258,6 +322,11 @@ class _Grouped:
             size = -(-self.shape[1] // scales.shape[1])
             group_of = np.arange(*columns) // size if group_of is None else group_of[slice(*columns)]
         return GroupedCodes(self.codes(rows, columns), scales, zeros, group_of)
+
+
+def _only(inputs: Inputs, quantization: Quantization) -> Inputs | None:
+    """Inputs are rounded to the type of the weights, or not at all."""
+    return inputs if quantization.inputs == inputs else None
 
 
 def _words(span: Span, size: int) -> Span:
