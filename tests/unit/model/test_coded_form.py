@@ -1,5 +1,5 @@
-"""Quantized checkpoints as matrices of codes, for CUDA: the codes that are stored, and the weights they stand for. On the
-CPU, where torch's operations read them."""
+"""Quantized checkpoints as matrices of codes, for CUDA: the codes that are stored, and the weights they stand for. Here
+on the CPU, where torch's operations read them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from helpers import quantized_checkpoints, tiny_gguf, tiny_models
 from helpers.gguf_blocks import BLOCKS
 from helpers.paged_model import run_alone
 from penstock.errors import InvalidSetting, ModelInvalid
-from penstock.kernels.coded import Code, CodedMatrix, codes_of
+from penstock.kernels.coded import Code, CodedMatrix, codes_of, encode
 from penstock.kernels.reference.coded import dequantize
 from penstock.kernels.reference.dense import to_dense
 from penstock.kernels.weight import Form
@@ -31,7 +32,8 @@ from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.dummy import DummySource
 from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.model.weights.loaded import Weights
-from penstock.model.weights.place import Shard
+from penstock.model.weights.place import WHOLE, Shard
+from penstock.model.weights.rounding import round_rows, rounded_coding
 from penstock.store.files import ModelFiles
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header
@@ -80,7 +82,7 @@ def open_files(files: ModelFiles) -> Source:
     return open_source(files.weights, files.format, files.spec.quantization)
 
 
-def loaded(spec: ModelSpec, source: Source, to: CodedForm, shard: Shard = Shard()) -> Weights:
+def loaded(spec: ModelSpec, source: Source, to: CodedForm, shard: Shard = WHOLE) -> Weights:
     return loader.load(registry.architecture(spec.architecture).weight_map, source, spec, to, shard)
 
 
@@ -215,31 +217,19 @@ def test_blocks_of_gguf(tmp_path: Path, kind: str) -> None:
 
 def test_a_file_that_mixes_formats(tmp_path: Path) -> None:
     """As Q4_K_M does: v and down have more bits in some layers. Blank layers stand for each kind."""
-    folder = tiny_models.make(
-        "llama",
-        tmp_path / "model",
-        hidden_size=256,
-        intermediate_size=256,
-        num_hidden_layers=6,
-        tie_word_embeddings=False,
-    )
-    more = {
-        f"blk.{layer}.{what}.weight": GGMLQuantizationType.Q6_K for layer in (1, 4) for what in ("attn_v", "ffn_down")
-    }
-    path = tiny_gguf.convert(folder, tmp_path / "model.gguf", GGMLQuantizationType.Q4_K, kinds=more)
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 6, "tie_word_embeddings": False}
+    folder = tiny_models.make("llama", tmp_path / "model", **sizes)
+    names = [f"blk.{layer}.{what}.weight" for layer in (1, 4) for what in ("attn_v", "ffn_down")]
+    kinds = dict.fromkeys(names, GGMLQuantizationType.Q6_K)
+    path = tiny_gguf.convert(folder, tmp_path / "model.gguf", GGMLQuantizationType.Q4_K, kinds)
     spec, source = spec_from_header(read_header(path), path, "tiny"), open_source([path], "gguf")
     weights = loaded(spec, source, form())
-    kinds = [[part.coding.code for part in weights.matrices[f"layers.{n}.qkv"].coded.parts] for n in (0, 1)]
-    assert kinds == [[Code.U4], [Code.U4, Code.U6]]
+    codes = [[part.coding.code for part in weights.matrices[f"layers.{n}.qkv"].coded.parts] for n in (0, 1)]
+    assert codes == [[Code.U4], [Code.U4, Code.U6]]
     assert weights.matrices["head"].form is Form.CODED
     like = blank_layers(spec, source, 2)
     assert like.num_layers == 3
-    small = load_coded(
-        spec.__class__(**{f: getattr(spec, f) for f in spec.__struct_fields__} | {"num_layers": like.num_layers}),
-        BlankSource(CPU, like),
-        form(),
-        context=64,
-    )
+    small = load_coded(replace(spec, num_layers=like.num_layers), BlankSource(CPU, like), form(), context=64)
     blank = [[part.coding for part in layer.qkv.weight.coded.parts] for layer in small.layers]  # type: ignore[attr-defined]
     real = [[part.coding for part in weights.matrices[f"layers.{n}.qkv"].coded.parts] for n in (0, 1)]
     assert blank == [real[0], real[1], real[0]]
@@ -263,15 +253,11 @@ def test_floats_are_rounded_at_load(floats: Path, quantize: str, worst: float) -
 @pytest.mark.parametrize("quantize", ["fp8", "int8", "int4"])
 def test_rounding_is_to_the_nearest_code(quantize: Any) -> None:
     """Among all codes of the matrix, in a search of their own."""
-    from penstock.model.weights.rounding import round_rows, rounded_coding
-
     weight = torch.randn(24, 128, generator=torch.Generator().manual_seed(0))
     weight[3] = 0
     coding = rounded_coding(quantize, 128)
     assert coding is not None
     ((codes, scales),) = round_rows(weight, coding)
-    from penstock.kernels.coded import encode
-
     found = dequantize(encode(coding, codes, scales))
     grid = {
         "int4": torch.arange(-8, 8.0),
