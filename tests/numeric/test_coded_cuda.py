@@ -27,6 +27,7 @@ from penstock.model.load_dense import load_dense
 from penstock.model.weights.coded_form import CodedForm
 from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.rounding import Rounding
+from penstock.quantize.gguf_model import write_gguf_model
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header
 from penstock.store.hf_folder import read
@@ -56,6 +57,7 @@ FORMATS: list[tuple[str, dict[str, Any]]] = [
     ("fp8", {"scale": "block"}),
     ("nvfp4", {}),
 ]
+WEIGHTS = {"awq": "awq int4", "fp8": "compressed-tensors fp8", "q4_0": "Q4_0"}
 IDS = ["-".join([name, *(f"{key}={value}" for key, value in options.items())]) for name, options in FORMATS]
 
 
@@ -184,13 +186,17 @@ def test_an_engine_with_rounded_weights(floats: Path, quantize: str) -> None:
     assert same >= 7  # rows beside others are computed by other kernels
 
 
-@pytest.mark.parametrize("name", ["awq", "fp8"])
+@pytest.mark.parametrize("name", ["awq", "fp8", "q4_0"])
 def test_an_engine_with_a_quantized_checkpoint(floats: Path, tmp_path: Path, name: str) -> None:
-    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", name)
+    folder = tmp_path / ("model.gguf" if name == "q4_0" else "model")
+    if name == "q4_0":
+        write_gguf_model(read(floats, "tiny"), folder, name, lambda *_: None)
+    else:
+        quantized_checkpoints.write(floats, folder, name)
     with LLM(str(folder), device="cuda", context=256, dtype="float16") as llm:
         tokens = llm.generate(PROMPT[:40], SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)).tokens
         coded_bytes = llm.facts["weights_bytes"]
-        assert llm.facts["weights"] == {"awq": "awq int4", "fp8": "compressed-tensors fp8"}[name]
+        assert llm.facts["weights"] == WEIGHTS[name]
     with LLM(str(floats), device="cuda", context=256, dtype="float16") as llm:
         assert coded_bytes < llm.facts["weights_bytes"] * 0.7
     assert len(tokens) == 8

@@ -78,12 +78,13 @@ def waited(self):
     wait(self)
 
 Precompiler.wait = waited
-folder, dtype, process = sys.argv[1:]
+folder, dtype, process, quantize = sys.argv[1:]
 if process == "engine's":
     from penstock.system.ownership import claim_process
 
     claim_process()
-with LLM(folder, load_format="dummy", context=4096, device="cuda", dtype=dtype) as llm:
+asked = {"load_format": "dummy", "context": 4096, "device": "cuda", "dtype": dtype, "quantize": quantize or None}
+with LLM(folder, **asked) as llm:
     started = len(events)
     for length in (3, 80, 700):
         for temperature in (0.0, 1.0):
@@ -100,12 +101,22 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("dtype", "process"), [("bfloat16", "engine's"), ("float32", "engine's"), ("bfloat16", "user's")]
+    ("dtype", "process", "quantize"),
+    [
+        ("bfloat16", "engine's", ""),
+        ("float32", "engine's", ""),
+        ("bfloat16", "user's", ""),
+        ("bfloat16", "engine's", "int4"),
+        ("bfloat16", "engine's", "int8"),
+        ("bfloat16", "engine's", "fp8"),
+    ],
 )
-def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype: str, process: str) -> None:
+def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(
+    folder: Path, dtype: str, process: str, quantize: str
+) -> None:
     """Forked processes precompile in an engine's own process, threads in a user's."""
     run = subprocess.run(
-        [sys.executable, "-c", START, str(folder), dtype, process],
+        [sys.executable, "-c", START, str(folder), dtype, process, quantize],
         env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
         capture_output=True,
         text=True,
@@ -148,12 +159,16 @@ def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: p
 
 
 @pytest.mark.gpu
-def test_an_engine_answers_the_same_after_it_slept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quantize", [None, "int4"])
+def test_an_engine_answers_the_same_after_it_slept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, quantize: str | None
+) -> None:
     """CUDA graphs included: they read weights and pages by address."""
     monkeypatch.setattr(cuda_startup, "owns_process", lambda: True)
     prompts = [list(range(first, first + length)) for first, length in ((10, 3), (20, 80), (200, 700))]
     params = [SamplingParams(temperature=t, max_tokens=8, seed=1, ignore_eos=True) for t in (0.0, 1.0, 0.0)]
-    with LLM(str(folder), load_format="dummy", context=4096, device="cuda", memory_fraction=0.15) as llm:
+    asked = {"load_format": "dummy", "context": 4096, "device": "cuda", "memory_fraction": 0.15, "quantize": quantize}
+    with LLM(str(folder), **asked) as llm:
         loop = llm._driver.engine.loop
         awake = torch.cuda.mem_get_info()[0]
         answers = [answer.tokens for answer in llm.generate(prompts, params)]
