@@ -34,6 +34,23 @@ class Tiling(NamedTuple):
     splits: int  # programs that share the width (split-K)
     warps: int
     stages: int  # chunks in flight (software pipelining)
+    ahead: int = 0
+
+
+@triton.constexpr_function
+def _prefetch_assembly(count: int, size: int) -> str:
+    return (
+        "{ .reg .u32 t; .reg .u64 a; .reg .pred p; mov.u32 t, %tid.x;"
+        f"setp.lt.u32 p, t, {count}; mad.wide.u32 a, t, $2, $1;"
+        f"@p cp.async.bulk.prefetch.L2.global [a], {size}; mov.u32 $0, 0; }}"
+    )
+
+
+@triton.jit
+def prefetch(begin, stride, COUNT: tl.constexpr, BYTES: tl.constexpr):
+    """So many bytes of COUNT lines, `stride` bytes apart, to L2: by one thread each."""
+    text: tl.constexpr = _prefetch_assembly(COUNT, BYTES)
+    tl.inline_asm_elementwise(text, "=r,l,r", [begin, stride], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -163,6 +180,7 @@ def _gemm_kernel(
     OUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """`x_sums` [groups, ROWS]: sums of x, if there are shifts. Of a gated pair a program takes half as many rows
@@ -190,6 +208,11 @@ def _gemm_kernel(
     first = split * share
     has_groups: tl.constexpr = GROUP != 0
     has_shifts: tl.constexpr = has_groups and SHIFT is not None
+    if AHEAD:  # while the launch before this one ends
+        begin = words + (tile * outs).to(tl.int64) * (chunks * WORDS * RUN) + first * (WORDS * RUN)
+        prefetch(begin, chunks * WORDS * RUN * 2, outs, AHEAD)
+        if GATED:
+            prefetch(begin + size.to(tl.int64) * (chunks * WORDS * RUN), chunks * WORDS * RUN * 2, outs, AHEAD)
     # Of the next chunk, always: what the tensor cores do not multiply is not loaded ahead otherwise.
     scale = _by_group(scales + line, there, all_lines, first, WIDTH, chunk, RUN, GROUP, has_groups)
     shift = _by_group(shifts + line, there, all_lines, first, WIDTH, chunk, RUN, GROUP, has_shifts)
@@ -314,23 +337,24 @@ def coded_gemm(
     onto: bool = False,
     activation: Activation | None = None,
     tiling: Tiling | None = None,
-    x_sums: Tensor | None = None,
 ) -> None:
     """x [rows, in] × part [size, in] to `out` [rows, size], a slice of a wider matrix perhaps; or added to it, if
     `onto`. With an activation the rows of the part are gate and up."""
     coding, (rows, width) = part.coding, x.shape
     size = part.rows // (1 if activation is None else 2)
     padded = max(16, power_of_2(rows))
-    outs, splits, warps, stages = tiling or Tiling(64, 1, 4, 4)
+    outs, splits, warps, stages, ahead = tiling or Tiling(64, 1, 4, 4, 0)
     tiles = -(-part.rows // outs)
     parts, arrived = out, out
     if splits > 1:
         parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=x.device)
         arrived = _counters(x.device)
-    if coding.shift is not None and x_sums is None:
-        x_sums = group_sums(x, coding.group, padded)
+    x_sums = x if coding.shift is None else group_sums(x, coding.group, padded)
+    if ahead:
+        share = 2 * coding.words(width) // splits
+        ahead = min(share, ahead) // 16 * 16 if size % outs == 0 and HAS_ASSEMBLY else 0
     code, shifts = coding.code, part.scales if part.shifts is None else part.shifts
-    x_sums, bias_or_any = x if x_sums is None else x_sums, x if bias is None else bias
+    bias_or_any = x if bias is None else bias
     fused = (bias is not None, onto, activation is not None, activation == "silu")
     zero = 0 if coding.shift == "offsets" else code.zero
     form = (str(code), code.planes, code.words, coding.run, coding.group, zero, coding.shift)
@@ -338,7 +362,7 @@ def coded_gemm(
         (tiles, splits, 1),
         (x.dtype, part.scales.dtype, out.dtype),
         (x, part.words, part.scales, shifts, x_sums, bias_or_any, out, parts, arrived, rows, size, out.stride(0)),
-        (width, *form, HAS_ASSEMBLY and x.element_size() == 2, *fused, padded, outs, splits, stages),
+        (width, *form, HAS_ASSEMBLY and x.element_size() == 2, *fused, padded, outs, splits, stages, ahead),
         num_warps=warps,
         num_stages=stages,
     )

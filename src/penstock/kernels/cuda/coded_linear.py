@@ -23,6 +23,7 @@ from penstock.kernels.cuda.scaled_gemm import multiplies, scaled_gemm
 from penstock.kernels.interface import Activation, Norm
 
 MAX_ROWS = 64  # of x for which `coded_gemm` is faster
+ALIGNED = 8  # rows of a part: kernels expect their pointers to be multiples of 16 bytes
 EXPANDED = 1 << 25  # elements of a weight that are 16-bit floats at a time
 
 
@@ -42,17 +43,10 @@ def coded_linear(
         out = torch.empty(rows, size, dtype=x.dtype, device=x.device) if onto is None else onto
         product(matrix.parts[0], out, bias, onto=onto is not None, activation=activation)
         return out
-    is_sum = onto is not None and activation is None
-    out = onto if is_sum else torch.empty(rows, matrix.shape[0], dtype=x.dtype, device=x.device)
-    assert out is not None
-    begin = 0
-    for part in matrix.parts:
-        end = begin + part.rows
-        product(part, out[:, begin:end], None if bias is None else bias[begin:end], onto=is_sum, activation=None)
-        begin = end
-    if activation is None:
-        return out
-    out = gate(out, activation)
+    out = torch.empty(rows, matrix.shape[0], dtype=x.dtype, device=x.device)
+    _multiply_parts(product, matrix, out, bias)
+    if activation is not None:
+        out = gate(out, activation)
     return out if onto is None else onto.add_(out)
 
 
@@ -60,16 +54,28 @@ def coded_logits(x: Tensor, matrix: CodedMatrix, out: Tensor) -> None:
     """x [rows, in] × matrix [out, in] to `out`, float32."""
     x = _ordered(x, matrix)
     for first in range(0, len(x), MAX_ROWS):
-        rows, begin = slice(first, first + MAX_ROWS), 0
-        for part in matrix.parts:
-            coded_gemm(x[rows], part, out[rows, begin : begin + part.rows])
-            begin += part.rows
+        rows = slice(first, first + MAX_ROWS)
+        _multiply_parts(partial(coded_gemm, x[rows]), matrix, out[rows])
+
+
+def _multiply_parts(product: Callable[..., None], matrix: CodedMatrix, out: Tensor, bias: Tensor | None = None) -> None:
+    begin = 0
+    for part in matrix.parts:
+        end = begin + part.rows
+        columns = out[:, begin:end]
+        if begin % ALIGNED == 0:
+            product(part, columns, None if bias is None else bias[begin:end])
+        else:
+            copied = torch.empty_like(columns, memory_format=torch.contiguous_format)
+            product(part, copied, None if bias is None else bias[begin:end].clone())
+            columns.copy_(copied)
+        begin = end
 
 
 def _product(x: Tensor, matrix: CodedMatrix, norm: Norm | None) -> Callable[..., None]:
     """A function of what follows x in the arguments of `coded_gemm`."""
     if len(x) > MAX_ROWS and matrix.order is None and matrix.inputs is not None and multiplies(matrix):
-        return partial(scaled_gemm, quantize_inputs(x, matrix.inputs.dtype, norm, matrix.inputs.scale))
+        return partial(scaled_gemm, quantize_inputs(x, matrix.inputs.dtype, norm, fixed=matrix.inputs.scale))
     x = _ordered(x if norm is None else norm_(x, norm), matrix)
     return partial(coded_gemm if len(x) <= MAX_ROWS else _expanded_gemm, x)
 

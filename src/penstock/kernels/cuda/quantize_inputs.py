@@ -23,21 +23,23 @@ CHUNK = 2 * LONGEST_RUN
 
 class Octets(NamedTuple):
     values: Tensor  # [rows, width], a multiple of `CHUNK`; int8 or float8_e4m3fn
-    scales: Tensor  # [rows, 1] float32
+    scales: Tensor  # [1, rows] float32, or [width / CHUNK, rows] of groups of that many columns
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _kernel(
     x,
     gains,
     values,
     scales,
+    rows,
     eps,
     fixed,
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
     NORM: tl.constexpr,
     FIXED: tl.constexpr,
+    GROUPS: tl.constexpr,
     LARGEST: tl.constexpr,
     FLOAT: tl.constexpr,
     RUN: tl.constexpr,
@@ -57,39 +59,42 @@ def _kernel(
     if NORM:
         v *= tl.rsqrt(tl.sum(v * v, axis=0) / WIDTH + eps) * gain
         v = v.to(x.dtype.element_ty).to(tl.float32)  # as the product with 16 bits has it
-    if FIXED:
-        scale = fixed
+    if GROUPS == 1:
+        scale = fixed if FIXED else tl.maximum(tl.max(tl.abs(v), axis=0), 1e-12) / LARGEST
+        tl.store(scales + row, scale)
+        v /= scale
     else:
-        scale = tl.maximum(tl.max(tl.abs(v), axis=0), 1e-12) / LARGEST
-    v = tl.minimum(tl.maximum(v / scale, -LARGEST), LARGEST)
+        grouped = tl.reshape(v, (BLOCK // (2 * RUN), 2 * RUN))
+        group_scale = tl.maximum(tl.max(tl.abs(grouped), axis=1), 1e-12) / LARGEST
+        group = tl.arange(0, BLOCK // (2 * RUN))
+        tl.store(scales + group * rows + row, group_scale, mask=group < GROUPS)
+        v = tl.reshape(grouped / group_scale[:, None], (BLOCK,))
+    v = tl.minimum(tl.maximum(v, -LARGEST), LARGEST)
     if not FLOAT:
         v = (v + 12582912.0) - 12582912.0  # 1.5 * 2 ** 23: to the nearest whole number
     tl.store(values + row * PADDED + place, v.to(values.dtype.element_ty), mask=place < PADDED)
-    tl.store(scales + row, scale)
 
 
 _launch = Launcher(_kernel)
 
 
-def quantize_inputs(x: Tensor, dtype: torch.dtype, norm: Norm | None = None, fixed: float | None = None) -> Octets:
-    """`fixed`: the scale of all tokens, if there is one."""
+def quantize_inputs(
+    x: Tensor, dtype: torch.dtype, norm: Norm | None = None, *, fixed: float | None = None, grouped: bool = False
+) -> Octets:
+    """`fixed`: the scale of all tokens, if there is one. `grouped`: scales for `CHUNK` columns each."""
     rows, width = x.shape
-    padded = -(-width // CHUNK) * CHUNK
+    chunks = -(-width // CHUNK)
+    padded, groups = chunks * CHUNK, chunks if grouped else 1
     values = torch.empty(rows, padded, dtype=dtype, device=x.device)
-    scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+    scales = torch.empty(groups, rows, dtype=torch.float32, device=x.device)
     gains, eps = norm or (scales, 0.0)
     block = power_of_2(padded)
-    constants = (
-        width,
-        padded,
-        norm is not None,
-        fixed is not None,
-        LARGEST[dtype],
-        dtype != torch.int8,
-        LONGEST_RUN,
-        block,
+    fused = (norm is not None, fixed is not None, groups)
+    _launch(
+        (rows, 1, 1),
+        (x.dtype, dtype),
+        (x, gains, values, scales, rows, eps, fixed or 0.0),
+        (width, padded, *fused, LARGEST[dtype], dtype != torch.int8, LONGEST_RUN, block),
+        num_warps=min(max(block // 512, 1), 16),
     )
-    warps = min(max(block // 512, 1), 16)
-    arguments = (x, gains, values, scales, eps, fixed or 0.0)
-    _launch((rows, 1, 1), (x.dtype, dtype), arguments, constants, num_warps=warps)
     return Octets(values, scales)
