@@ -95,7 +95,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
     end_phase("graphs")
-    return BuiltBackend(backend, model.num_bytes, size)
+    return BuiltBackend(backend, model.num_bytes, size, keeps_codes=model.keeps_codes)
 
 
 def precompile(

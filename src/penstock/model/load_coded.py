@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from penstock.errors import OutOfMemory
@@ -14,10 +16,21 @@ from penstock.model.weights.place import WHOLE, Shard
 from penstock.model.weights.source import Source
 from penstock.store.spec import ModelSpec
 
+logger = logging.getLogger(__name__)
+
 
 def load_coded(
     spec: ModelSpec, source: Source, form: CodedForm, *, context: int, threads: int = 1, shard: Shard = WHOLE
 ) -> Decoder:
+    weight_map = registry.architecture(spec.architecture).weight_map
+    if names := loader.dequantized(weight_map, source, spec, form, shard):
+        logger.warning(
+            "%d quantized matrices of %s are dequantized to %s, since no product here reads their codes (such as %s)",
+            len(names),
+            spec.name,
+            str(form.dense.dtype).removeprefix("torch."),
+            names[0],
+        )
     try:
         return load(spec, source, form, context=context, threads=threads, shard=shard)
     except torch.OutOfMemoryError:

@@ -28,7 +28,7 @@ from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, D
 from penstock.forward.model_trace import lazy_trace
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
-from penstock.kernels.arrays import ITEMSIZES, Dtype
+from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu import library
 from penstock.model import parameter_bytes
 from penstock.model.weights.place import Shard
@@ -336,7 +336,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "dtype": config.dtype,
         "kv_dtype": str(config.kv_types),
         "kernels": _kernels(config.kind),
-        "weights": _weights(config),
+        "weights": _weights(config, built.keeps_codes),
         "tensor_parallel": config.shard.world,
         "context": size.context,
         "weights_bytes": built.weights_bytes,
@@ -363,15 +363,11 @@ def _kernels(kind: BackendKind) -> str:
     return f"native {library.isa()}" if kind == "native" else "triton" if kind == "cuda" else "torch"
 
 
-def _weights(config: BackendConfig) -> str:
+def _weights(config: BackendConfig, keeps_codes: bool) -> str:
     """What matrices are kept as, for people: "int4", "Q4_K_M", "awq int4", "bfloat16"."""
-    model, spec = config.settings.model, config.spec
-    if model.quantize:
-        return model.quantize
-    stored = model.load_format != "dummy" and (config.files.format == "gguf" or spec.quantization is not None)
-    if config.kind == "native" or (config.kind == "cuda" and stored and ITEMSIZES[config.dtype] == 2):
-        return spec.weights
-    return config.dtype
+    if config.settings.model.quantize:
+        return config.settings.model.quantize
+    return config.spec.weights if config.kind == "native" or keeps_codes else config.dtype
 
 
 def _kv_events(config: BackendConfig, built: BuiltBackend) -> KvEventLog | None:

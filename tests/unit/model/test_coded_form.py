@@ -173,7 +173,12 @@ def test_orders_that_differ_are_kept_by_no_product(floats: Path, tmp_path: Path)
     ids=["odd groups", "no FP8", "one layer in floats"],
 )
 def test_what_no_product_reads_becomes_floats(
-    floats: Path, tmp_path: Path, name: str, options: dict[str, Any], change: dict[str, Any] | None
+    floats: Path,
+    tmp_path: Path,
+    name: str,
+    options: dict[str, Any],
+    change: dict[str, Any] | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder, exact = quantized_checkpoints.write(floats, tmp_path / "model", name, **options)
     if change is None:
@@ -182,6 +187,10 @@ def test_what_no_product_reads_becomes_floats(
         tensors[f"{GATE}.weight"] = exact[f"{GATE}.weight"].contiguous()
         save_file(tensors, folder / "model.safetensors")
     files = read(folder, "tiny")
+    with caplog.at_level("WARNING", "penstock"):
+        load_coded(files.spec, open_files(files), form(**(change or {})), context=64)
+    count = 1 if change is None else 4
+    assert f"{count} quantized matrices of tiny are dequantized to float32" in caplog.text
     weights = loaded(files.spec, open_files(files), form(**(change or {})))
     gate_up = stacked(exact, "mlp.gate_proj", "mlp.up_proj")
     assert (to_dense(weights.matrices["layers.0.gate_up"]) - gate_up).abs().max() < 1e-6

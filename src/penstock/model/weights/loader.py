@@ -100,6 +100,21 @@ def coded_bytes(
     return total
 
 
+def dequantized(
+    weight_map: WeightMap, source: Source, spec: ModelSpec, form: CountingForm, shard: Shard = WHOLE
+) -> list[str]:
+    """Names of matrices that a checkpoint has codes of, and `form` keeps as floats."""
+    placed = list(placements(weight_map.parameters, source.format, spec, shard))
+    reader = Reader(source, placed, weight_map, spec)
+    return [
+        one.name
+        for one in placed
+        if one.kind in ("matrix", "head")
+        and any(reader.layout(piece) for piece in one.pieces)
+        and not form.keeps_codes(one.kind, _coded_pieces(one, reader))
+    ]
+
+
 def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, form: PackedForm) -> int:
     """Of all matrices and tables once packed, before anything is read."""
     placed = list(placements(weight_map.parameters, source.format, spec))
