@@ -175,7 +175,7 @@ def test_inputs_are_rounded_where_there_are_many_rows(floats: Path, tmp_path: Pa
 @pytest.mark.parametrize("quantize", ["fp8", "int8", "int4"])
 def test_an_engine_with_rounded_weights(floats: Path, quantize: str) -> None:
     """All of a start: blank weights, precompiled kernels, graphs."""
-    with LLM(str(floats), device="cuda", context=256, dtype="float16", quantize=quantize) as llm:
+    with LLM(str(floats), device="cuda", context=256, dtype="float16", kv_memory="64MiB", quantize=quantize) as llm:
         assert llm.facts["weights"] == quantize
         prompts = [PROMPT[: 3 + 9 * place] for place in range(10)]
         params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -193,10 +193,10 @@ def test_an_engine_with_a_quantized_checkpoint(floats: Path, tmp_path: Path, nam
         write_gguf_model(read(floats, "tiny"), folder, name, lambda *_: None)
     else:
         quantized_checkpoints.write(floats, folder, name)
-    with LLM(str(folder), device="cuda", context=256, dtype="float16") as llm:
+    with LLM(str(folder), device="cuda", context=256, dtype="float16", kv_memory="64MiB") as llm:
         tokens = llm.generate(PROMPT[:40], SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)).tokens
         coded_bytes = llm.facts["weights_bytes"]
         assert llm.facts["weights"] == WEIGHTS[name]
-    with LLM(str(floats), device="cuda", context=256, dtype="float16") as llm:
+    with LLM(str(floats), device="cuda", context=256, dtype="float16", kv_memory="64MiB") as llm:
         assert coded_bytes < llm.facts["weights_bytes"] * 0.7
     assert len(tokens) == 8
