@@ -83,8 +83,8 @@ if process == "engine's":
     from penstock.system.ownership import claim_process
 
     claim_process()
-asked = {"load_format": "dummy", "context": 4096, "device": "cuda", "dtype": dtype, "quantize": quantize or None}
-with LLM(folder, **asked) as llm:
+asked = {"load_format": "dummy", "context": 4096, "device": "cuda", "dtype": dtype, "kv_memory": "1GiB"}
+with LLM(folder, quantize=quantize or None, **asked) as llm:
     started = len(events)
     for length in (3, 80, 700):
         for temperature in (0.0, 1.0):

@@ -19,11 +19,12 @@ from torch import Tensor
 from penstock.kernels.arrays import Array, Dtype
 from penstock.kernels.coded import SHORTEST_RUN, Code, CodedMatrix, CodedRows, Coding, Inputs, empty, fill
 from penstock.kernels.weight import Weight
-from penstock.model.weights.codes import CodedPiece, Codes, Layout
+from penstock.model.weights.codes import CodedPiece, Layout, StoredRows
 from penstock.model.weights.dense_form import DenseForm, to_tensor
 from penstock.model.weights.map import Kind
 from penstock.model.weights.rounding import Rounding, round_rows, rounded_coding, rounded_inputs
 from penstock.model.weights.source import Rows, Shape
+from penstock.model.weights.unpack_codes import Codes, unpack
 
 FP8_CAPABILITY = (8, 9)  # of the first devices with FP8
 INPUTS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -51,12 +52,15 @@ class CodedForm:
             and all(self._reads(layout) for layout in known)
         )
 
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        with self._lock:
+            return unpack(rows, self.dense.device)
+
     def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
         filling = _Filling(self._parts(_codings(pieces), pieces[0].cols), self._lock)
         order = None
         for read in codes:
-            shifts = None if read.shifts is None else self._moved(read.shifts)
-            filling.add(self._moved(read.codes), self._moved(read.scales), shifts)
+            filling.add(read.codes, read.scales, read.shifts)
             order = read.order
         return self._weight(filling.parts, None if order is None else self._order(order), _inputs(pieces))
 
@@ -105,15 +109,8 @@ class CodedForm:
         dtype = cast(Dtype, str(self.dense.dtype).removeprefix("torch."))
         return Weight.from_coded(CodedMatrix(parts, order=order, inputs=inputs), dtype)
 
-    def _order(self, order: Array) -> Tensor:
-        made = self.dense.empty(order.shape, ORDER)
-        return made.copy_(torch.from_numpy(order))
-
-    def _moved(self, values: Array) -> Tensor:
-        """To the device. Of arrays that repeat one number (blank weights) nothing is copied."""
-        if values.size and not any(values.strides):
-            return to_tensor(values[:1, :1].copy()).to(self.dense.device).expand(values.shape)
-        return to_tensor(values if values.flags.writeable else values.copy()).to(self.dense.device)
+    def _order(self, order: Tensor) -> Tensor:
+        return self.dense.empty(order.shape, ORDER).copy_(order)
 
 
 class _Filling:

@@ -1,30 +1,33 @@
-"""A quantized matrix as codes with a scale for each group of inputs, whatever format it was stored in: what
-`kernels.coded` is made of. Here in numpy arrays, on the host."""
+"""A quantized matrix as codes with a scale for each group of inputs, as a checkpoint stores it. `unpack_codes` makes
+tensors of it, on a device that does that faster than a processor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import gcd
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import BFLOAT16, Array, Dtype, to_float32
 from penstock.model.weights.source import Span
 from penstock.store.hf_quantization import Inputs
 
 CodeName = Literal["u4", "u5", "u6", "s8", "e4m3", "e2m1"]  # as `kernels.coded.Code` has them
 
-# The code of weight 0, where none is stored
-ZEROS: dict[CodeName, int] = {"u4": 8, "u5": 16, "u6": 32}
+# How codes are stored. Blocks of GGUF have scales and offsets, too. octets: one code each. flipped: the same with the
+# upper bit inverted. nibbles: two inputs an octet, the first in the low half. columns: int32 words [words, rows] of
+# nibbles, or of flipped octets. awq: int32 words [cols, rows / 8] of nibbles, in an order of their own.
+Packing = Literal[
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "octets", "flipped", "nibbles", "columns", "awq"
+]
+
 SCALES: dict[Dtype, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
     "bfloat16": BFLOAT16,
     "float32": np.dtype(np.float32),
 }
-LARGEST_HALF = 65520.0  # from here on float16 rounds to infinity
 
 
 class Layout(NamedTuple):
@@ -47,32 +50,37 @@ class Layout(NamedTuple):
         return self._replace(group=gcd(self.group, begin, end)) if self.group else self
 
 
-class Codes(NamedTuple):
-    """Rows of a quantized matrix."""
+BLOCKS: dict[str, Layout] = {
+    "Q4_0": Layout("u4", 32),
+    "Q4_1": Layout("u4", 32, shift="offsets"),
+    "Q5_0": Layout("u5", 32),
+    "Q5_1": Layout("u5", 32, shift="offsets"),
+    "Q8_0": Layout("s8", 32),
+    "Q4_K": Layout("u4", 32, shift="offsets"),
+    "Q5_K": Layout("u5", 32, shift="offsets"),
+    "Q6_K": Layout("u6", 16),
+}
+
+
+class StoredRows(NamedTuple):
+    """Rows of a matrix, in the checkpoint's own words."""
+
+    name: str  # of the matrix, for errors
+    layout: Layout
+    packing: Packing
+    shape: tuple[int, int]
+    words: Array
+    scales: Array | None = None  # [rows, groups]; None: the words have them
+    shifts: Array | None = None  # [rows, groups]: zeros, uint8, or offsets
+    order: Array | None = None  # [cols]: the inputs in the order of their groups, where those are not runs
+    first: int = 0  # row among those that the words hold
+
+
+class StoredCodes(NamedTuple):
+    """The codes of a matrix, which are read when they are asked for."""
 
     layout: Layout
-    codes: Array  # [rows, cols] uint8; of s8 as two's complement
-    scales: Array  # [rows, groups]
-    shifts: Array | None = None  # [rows, groups]: zeros, uint8, or offsets
-    order: Array | None = None  # [cols]: the inputs that the columns are multiplied with, where groups are not runs
-
-    def map_rows(self, change: Callable[[Array], Array]) -> Codes:
-        """With rows in another order."""
-        shifts = None if self.shifts is None else change(self.shifts)
-        return self._replace(codes=change(self.codes), scales=change(self.scales), shifts=shifts)
-
-    def cut_columns(self, columns: Span) -> Codes:
-        """Where `Layout.cut` gives a layout."""
-        cols = self.codes.shape[1]
-        layout = self.layout.cut(cols, columns)
-        assert layout is not None
-        scales, shifts = self.scales, self.shifts
-        if layout.group:
-            repeat = self.layout.group // layout.group
-            groups = slice(columns.begin // layout.group, columns.end // layout.group)
-            scales = np.repeat(scales, repeat, axis=1)[:, groups]
-            shifts = None if shifts is None else np.repeat(shifts, repeat, axis=1)[:, groups]
-        return Codes(layout, self.codes[:, slice(*columns)], scales, shifts, self.order)
+    read: Callable[[Span], StoredRows]  # of these rows
 
 
 class CodedPiece(NamedTuple):
@@ -81,13 +89,6 @@ class CodedPiece(NamedTuple):
     rows: int
     cols: int
     layout: Layout
-
-
-class StoredCodes(NamedTuple):
-    """The codes of a matrix, which are read when they are asked for."""
-
-    layout: Layout
-    read: Callable[[Span], Codes]  # of these rows
 
 
 def scale_type(scales: Array) -> Dtype:
@@ -100,16 +101,7 @@ def as_scales(scales: Array) -> Array:
     return scales if scales.dtype in (np.float16, BFLOAT16) else to_float32(scales)
 
 
-def stack(parts: Sequence[Codes]) -> Codes:
-    """Rows of one matrix below each other."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = zip(*((part.codes, part.scales, part.shifts) for part in parts), strict=True)
-    codes, scales, shifts = (None if some[0] is None else np.concatenate(some) for some in columns)
-    return parts[0]._replace(codes=codes, scales=scales, shifts=shifts)
-
-
-def blank_codes(rows: int, cols: int, layout: Layout) -> Codes:
+def blank_rows(name: str, rows: int, cols: int, layout: Layout) -> StoredRows:
     """Zeros that take no memory."""
 
     def zeros(dtype: DTypeLike, width: int) -> Array:
@@ -118,25 +110,5 @@ def blank_codes(rows: int, cols: int, layout: Layout) -> Codes:
     groups = cols // layout.group if layout.group else 1
     scales = zeros(SCALES[layout.scale], groups)
     shifts = None if layout.shift is None else zeros(np.uint8, groups) if layout.shift == "zeros" else scales
-    return Codes(layout, zeros(np.uint8, cols), scales, shifts, np.arange(cols) if layout.order else None)
-
-
-def checked(name: str, stored: StoredCodes) -> StoredCodes:
-    """Numbers of the tensor `name` that are not finite raise ModelInvalid when it is read."""
-
-    def read(rows: Span) -> Codes:
-        codes = stored.read(rows)
-        _check_finite(name, codes)
-        return codes
-
-    return StoredCodes(stored.layout, read)
-
-
-def _check_finite(name: str, codes: Codes) -> None:
-    factors = [to_float32(factors) for factors in (codes.scales, codes.shifts) if factors is not None]
-    largest = LARGEST_HALF if codes.layout.scale == "float16" else np.inf
-    finite = all(np.abs(values).max(initial=0) < largest for values in factors)  # NaN is not
-    if finite and codes.layout.code == "e4m3":
-        finite = int((codes.codes & 127).max(initial=0)) < 127
-    if not finite:
-        raise ModelInvalid(f"weights of {name} are not finite, or their scales are too large", param="model")
+    order = np.arange(cols) if layout.order else None
+    return StoredRows(name, layout, "octets", (rows, cols), zeros(np.uint8, cols), scales, shifts, order)

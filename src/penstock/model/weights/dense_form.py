@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +16,12 @@ from torch import Tensor
 from penstock.kernels.arrays import BFLOAT16, Array
 from penstock.kernels.reference import linear
 from penstock.kernels.weight import Weight
-from penstock.model.weights.codes import CodedPiece, Codes
+from penstock.model.weights.codes import CodedPiece, StoredRows
 from penstock.model.weights.map import Kind
 from penstock.model.weights.source import Rows, Shape
+
+if TYPE_CHECKING:
+    from penstock.model.weights.unpack_codes import Codes
 
 Allocate = Callable[[Sequence[int], torch.dtype], Tensor]  # of a shape and a type, not initialised
 
@@ -35,6 +39,9 @@ class DenseForm:
 
     def keeps_codes(self, kind: Kind, pieces: Sequence[CodedPiece | None]) -> bool:
         return False
+
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        raise AssertionError("it keeps no codes")
 
     def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
         raise AssertionError("it keeps no codes")

@@ -9,7 +9,7 @@ from torch import Tensor
 from penstock.kernels.arrays import Array
 from penstock.kernels.interface import as_array
 from penstock.model.weights.blank import BlankLayers
-from penstock.model.weights.codes import StoredCodes, blank_codes
+from penstock.model.weights.codes import StoredCodes, blank_rows
 from penstock.model.weights.dummy import POOL, pool_offset
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import Region, Shape
@@ -80,7 +80,7 @@ class BlankSource:
         if name not in self._layouts:
             return None
         cols, layout = self._layouts[name]
-        return StoredCodes(layout, lambda rows: blank_codes(rows.end - rows.begin, cols, layout))
+        return StoredCodes(layout, lambda rows: blank_rows(name, rows.end - rows.begin, cols, layout))
 
     def release(self, name: str) -> None:
         pass

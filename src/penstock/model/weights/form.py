@@ -17,13 +17,15 @@ from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix, Segment, segment_bytes
 from penstock.kernels.interface import as_tensor
 from penstock.kernels.weight import Weight
-from penstock.model.weights.codes import CodedPiece, Codes
+from penstock.model.weights.codes import CodedPiece, StoredRows
 from penstock.model.weights.map import Kind
 from penstock.model.weights.pack import FORMATS, Quantization, kind_of, pack_blocks, pack_floats, pack_quantized
 from penstock.model.weights.source import Rows, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from penstock.model.weights.unpack_codes import Codes
 
 
 class DeviceForm(Protocol):
@@ -32,6 +34,9 @@ class DeviceForm(Protocol):
 
     def keeps_codes(self, kind: Kind, pieces: Sequence[CodedPiece | None]) -> bool:
         """Whether it takes a matrix of these pieces as codes. None: one that has floats alone."""
+
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        """Rows of one matrix below each other, on the device."""
 
     def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
         """Such a matrix. `codes` is lazy."""
@@ -61,6 +66,9 @@ class PackedForm:
 
     def keeps_codes(self, kind: Kind, pieces: Sequence[CodedPiece | None]) -> bool:
         return False  # it takes blocks
+
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        raise AssertionError("it takes blocks")
 
     def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
         raise AssertionError("it takes blocks")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from penstock.kernels.arrays import Array
-from penstock.model.weights.block_codes import LAYOUTS, decode_blocks
-from penstock.model.weights.codes import Codes, StoredCodes, checked
+from penstock.model.weights.codes import BLOCKS, Packing, StoredCodes, StoredRows
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Region, Shape, Span
@@ -51,14 +51,16 @@ class GgufSource:
 
     def codes(self, name: str) -> StoredCodes | None:
         info, raw = self._raw(name)
-        if info.type.name not in LAYOUTS or len(info.shape) != 2:
+        if info.type.name not in BLOCKS or len(info.shape) != 2:
             return None
-        blocks = raw.reshape(info.shape[0], -1)
+        layout, blocks = BLOCKS[info.type.name], raw.reshape(info.shape[0], -1)
+        packing = cast(Packing, info.type.name)
 
-        def read(rows: Span) -> Codes:
-            return decode_blocks(info.type.name, blocks[slice(*rows)], info.shape[1])
+        def read(rows: Span) -> StoredRows:
+            shape = (rows.end - rows.begin, info.shape[1])
+            return StoredRows(name, layout, packing, shape, blocks[slice(*rows)])
 
-        return checked(name, StoredCodes(LAYOUTS[info.type.name], read))
+        return StoredCodes(layout, read)
 
     def release(self, name: str) -> None:
         info = self._tensors[name]

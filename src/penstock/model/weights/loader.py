@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from penstock.errors import InvalidSetting
 from penstock.kernels.arrays import ITEMSIZES, Dtype
 from penstock.kernels.weight import Weight
-from penstock.model.weights.codes import CodedPiece, Codes
+from penstock.model.weights.codes import CodedPiece
 from penstock.model.weights.form import DeviceForm, PackedForm
 from penstock.model.weights.loaded import Weights
 from penstock.model.weights.map import Kind, WeightMap
@@ -26,6 +26,8 @@ from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from penstock.model.weights.unpack_codes import Codes
 
 
 def load(
@@ -46,7 +48,7 @@ def load(
             return form.vector(one.kind, one.shape, _rows(one, reader, form, spec))
         pieces = _coded_pieces(one, reader)
         if form.keeps_codes(one.kind, pieces):
-            return form.coded([piece for piece in pieces if piece], _codes(one, reader, spec))
+            return form.coded([piece for piece in pieces if piece], _codes(one, reader, form, spec))
         return form.matrix(one.kind, one.shape, _rows(one, reader, form, spec))
 
     if threads == 1:
@@ -133,9 +135,9 @@ def _coded_pieces(placement: Placement, reader: Reader) -> list[CodedPiece | Non
     return [piece.coded(reader.layout(piece)) for piece in placement.pieces]
 
 
-def _codes(placement: Placement, reader: Reader, spec: ModelSpec) -> Iterator[Codes]:
+def _codes(placement: Placement, reader: Reader, form: DeviceForm, spec: ModelSpec) -> Iterator[Codes]:
     for piece in placement.pieces:
-        yield piece.place_codes(reader.read_codes(piece), spec)
+        yield piece.place_codes(form.unpacked(reader.read_codes(piece)), spec)
         reader.release(piece)
 
 

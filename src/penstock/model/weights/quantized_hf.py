@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array
-from penstock.model.weights.codes import StoredCodes, checked
+from penstock.model.weights.codes import StoredCodes
 from penstock.model.weights.map import Format
 from penstock.model.weights.quantized_layers import LayerTensors, QuantizedMatrix, reader
 from penstock.model.weights.safetensors import SafetensorsSource
@@ -64,8 +64,7 @@ class QuantizedSource:
         return self._matrices[name].blocks()
 
     def codes(self, name: str) -> StoredCodes | None:
-        stored = self._matrices[name].codes if name in self._matrices else None
-        return None if stored is None else checked(name, stored)
+        return self._matrices[name].codes if name in self._matrices else None
 
     def release(self, name: str) -> None:
         for tensor in self._matrices[name].tensors if name in self._matrices else (name,):

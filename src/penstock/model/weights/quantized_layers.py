@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
-from penstock.model.weights.codes import Codes, Layout, StoredCodes, as_scales, scale_type
+from penstock.model.weights.codes import Layout, Packing, StoredCodes, StoredRows, as_scales, scale_type
 from penstock.model.weights.grouped_codes import (
     FLOATS,
     GroupedCodes,
@@ -30,7 +30,6 @@ from penstock.model.weights.small_floats import (
     E4M3,
     NVFP4_GROUP,
     fp8_to_floats,
-    nvfp4_fields,
     nvfp4_to_blocks,
     nvfp4_to_floats,
 )
@@ -123,10 +122,15 @@ def _awq(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         taken = _words(rows, 8)
         return unpack_awq(tensors.read("qweight")[slice(*columns), slice(*taken)])[_within(rows, taken, 8)]
 
+    def stored(rows: Span) -> tuple[Array, int]:
+        taken = _words(rows, 8)
+        return tensors.read("qweight")[:, slice(*taken)], rows.begin - taken.begin * 8
+
     _check_groups(tensors, "scales", tensors.shape("scales")[::-1], (words * 8, cols))
     if tensors.shape("qzeros") != (tensors.shape("scales")[0], words):
         raise tensors.wrong_scales("qzeros", (words * 8, cols))
-    grouped = _Grouped((words * 8, cols), 4, codes, lambda: tensors.scales("scales").T, zeros)
+    words_of = Words(tensors.name("qweight"), "awq", stored)
+    grouped = _Grouped((words * 8, cols), 4, words_of, codes, lambda: tensors.scales("scales").T, zeros)
     return grouped.matrix(names, tensors.shape("scales")[0])
 
 
@@ -146,7 +150,8 @@ def _gptq(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
         unpacked = unpack_gptq(tensors.read("qweight")[slice(*taken), slice(*rows)], bits)
         return unpacked[:, _within(columns, taken, 32 // bits)]
 
-    grouped = _Grouped(shape, bits, codes, lambda: tensors.scales("scales").T, zeros, group_of)
+    words_of = Words(tensors.name("qweight"), "columns", lambda rows: (tensors.read("qweight")[:, slice(*rows)], 0))
+    grouped = _Grouped(shape, bits, words_of, codes, lambda: tensors.scales("scales").T, zeros, group_of)
     return grouped.matrix(names, tensors.shape("scales")[0])
 
 
@@ -172,7 +177,10 @@ def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         unpacked = unpack(tensors.read("weight_packed")[slice(*rows), slice(*taken)], bits)
         return np.ascontiguousarray(unpacked[:, _within(columns, taken, 32 // bits)])
 
-    grouped = _Grouped((rows, cols), bits, codes, lambda: tensors.scales("weight_scale"), zeros, group_of)
+    packing: Packing = "nibbles" if bits == 4 else "flipped"
+    what = "weight_packed"
+    words_of = Words(tensors.name(what), packing, lambda rows: (tensors.read(what)[slice(*rows)], 0))
+    grouped = _Grouped((rows, cols), bits, words_of, codes, lambda: tensors.scales("weight_scale"), zeros, group_of)
     return grouped.matrix(names, groups)
 
 
@@ -196,10 +204,11 @@ def _int8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     def codes(rows: Span, columns: Span) -> Array:
         return tensors.read("weight").view(np.uint8)[slice(*rows), slice(*columns)] ^ 0x80
 
-    grouped = _Grouped(
-        shape, 8, codes, lambda: by_row(tensors.scales("weight_scale")), zeros, inputs=_only("int8", quantization)
+    words_of = Words(
+        tensors.name("weight"), "octets", lambda rows: (tensors.read("weight").view(np.uint8)[slice(*rows)], 0)
     )
-    return grouped.matrix(names, groups)
+    scales_of, inputs = (lambda: by_row(tensors.scales("weight_scale"))), _only("int8", quantization)
+    return _Grouped(shape, 8, words_of, codes, scales_of, zeros, inputs=inputs).matrix(names, groups)
 
 
 def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
@@ -217,9 +226,10 @@ def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
         codes = tensors.read("weight")[slice(*rows), slice(*columns)]
         return fp8_to_floats(codes, to_float32(tensors.scales(what).reshape(grid)), block, (rows.begin, columns.begin))
 
-    def codes(rows: Span) -> Codes:
+    def codes(rows: Span) -> StoredRows:
         factors = as_scales(tensors.scales(what).reshape(grid))[np.arange(*rows) // block[0]]
-        return Codes(layout, tensors.read("weight")[slice(*rows)], factors)
+        taken = tensors.read("weight")[slice(*rows)]
+        return StoredRows(tensors.name("weight"), layout, "octets", (len(taken), cols), taken, factors)
 
     group = block[1] if grid[1] > 1 else 0
     layout = Layout("e4m3", group, scale_type(tensors.scales(what)), inputs=_only("fp8", quantization))
@@ -249,9 +259,10 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         groups = _words(columns, NVFP4_GROUP)
         return nvfp4_to_floats(*part(rows, groups))[:, _within(columns, groups, NVFP4_GROUP)]
 
-    def codes(rows: Span) -> Codes:
+    def codes(rows: Span) -> StoredRows:
         octets, scales = part(rows, Span(0, shape[1] // NVFP4_GROUP))
-        return Codes(layout, nvfp4_fields(octets), scales.astype(np.float16))
+        extent = (len(octets), shape[1])
+        return StoredRows(tensors.name("weight"), layout, "nibbles", extent, octets, scales.astype(np.float16))
 
     return QuantizedMatrix(
         shape,
@@ -263,12 +274,21 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     )
 
 
+class Words(NamedTuple):
+    """Where codes are stored."""
+
+    name: str
+    packing: Packing
+    of: Callable[[Span], tuple[Array, int]]  # those that hold these rows, and which row among theirs is the first
+
+
 @dataclass(frozen=True, slots=True)
 class _Grouped:
     """Codes with a scale and a zero point for each group of inputs."""
 
     shape: tuple[int, int]
     bits: Bits
+    words: Words
     codes: Callable[[Span, Span], Array]  # of these rows and columns, uint8
     scales: Callable[[], Array]  # [rows, groups]
     zeros: Callable[[], Array]  # [rows, groups] or [1, 1]
@@ -304,14 +324,14 @@ class _Grouped:
             0 if order is None else hash(order.tobytes()),
         )
 
-        def read(rows: Span) -> Codes:
-            codes, scales = self.codes(rows, Span(0, cols)), as_scales(self.scales()[slice(*rows)])
+        def read(rows: Span) -> StoredRows:
+            (name, packing, words_of), scales = self.words, as_scales(self.scales()[slice(*rows)])
             shifts = None if fixed else self.zeros()[slice(*rows)]
-            if self.bits == 8:
-                codes = codes ^ np.uint8(128)
-                if shifts is not None:
-                    shifts = (128 - shifts.astype(np.float32)) * to_float32(scales)
-            return Codes(layout, codes if order is None else codes[:, order], scales, shifts, order)
+            if shifts is not None and self.bits == 8:
+                shifts = (128 - shifts.astype(np.float32)) * to_float32(scales)
+            words, first = words_of(rows)
+            shape = (rows.end - rows.begin, cols)
+            return StoredRows(name, layout, packing, shape, words, scales, shifts, order, first)
 
         return StoredCodes(layout, read)
 

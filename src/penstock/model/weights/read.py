@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from penstock.errors import WeightsMismatch
-from penstock.model.weights.codes import Codes, Layout, stack
+from penstock.model.weights.codes import Layout, StoredRows
 from penstock.model.weights.map import WeightMap
 from penstock.model.weights.place import Piece, Placement
 from penstock.model.weights.source import Rows, Source
@@ -49,11 +49,11 @@ class Reader:
         stored = self._source.codes(self._names[piece.name])
         return None if stored is None else stored.layout
 
-    def read_codes(self, piece: Piece) -> Codes:
+    def read_codes(self, piece: Piece) -> list[StoredRows]:
         """Its rows, with all columns."""
         stored = self._source.codes(self._names[piece.name])
         assert stored is not None
-        return stack([stored.read(rows) for rows in piece.region.rows])
+        return [stored.read(rows) for rows in piece.region.rows]
 
     def release(self, piece: Piece) -> None:
         """What was read of it is not needed any more."""

@@ -56,13 +56,7 @@ def nvfp4_to_floats(octets: Array, scales: Array) -> Array:
 
 def _nvfp4_codes(octets: Array) -> Array:
     """[rows, cols] int8: twice each value"""
-    codes: Array = _TWICE_E2M1[nvfp4_fields(octets)]
+    codes = np.empty((len(octets), octets.shape[1] * 2), dtype=np.int8)
+    codes[:, 0::2] = _TWICE_E2M1[octets & 15]
+    codes[:, 1::2] = _TWICE_E2M1[octets >> 4]
     return codes
-
-
-def nvfp4_fields(octets: Array) -> Array:
-    """[rows, cols] uint8: the codes, one in each"""
-    fields = np.empty((len(octets), octets.shape[1] * 2), dtype=np.uint8)
-    fields[:, 0::2] = octets & 15
-    fields[:, 1::2] = octets >> 4
-    return fields
