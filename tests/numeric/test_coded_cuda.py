@@ -39,7 +39,7 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 PROMPT = random.Random(0).choices(range(2, tiny_models.VOCAB), k=100)
 # Many rows at once, and a few after them
 PORTIONS = ((), (40, 1, 1, 7), (3, 16, 60, 1))
-SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2}
+SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2}
 FORMATS: list[tuple[str, dict[str, Any]]] = [
     ("awq", {}),
     ("awq", {"group": 128}),
@@ -119,7 +119,7 @@ def test_checkpoints(floats: Path, tmp_path: Path, name: str, options: dict[str,
 
 @pytest.mark.parametrize("kind", [*sorted(gguf_blocks.BLOCKS), "mixed"])
 def test_gguf(tmp_path: Path, kind: str) -> None:
-    folder = tiny_models.make("qwen2", tmp_path / "model", **SIZES | {"intermediate_size": 512})
+    folder = tiny_models.make("qwen2", tmp_path / "model", **SIZES)
     most = GGMLQuantizationType["Q4_K" if kind == "mixed" else kind]
     names = ("blk.0.attn_v.weight", "blk.0.ffn_down.weight", "blk.1.attn_q.weight") if kind == "mixed" else ()
     path = tiny_gguf.convert(folder, tmp_path / "model.gguf", most, dict.fromkeys(names, GGMLQuantizationType.Q6_K))

@@ -74,7 +74,7 @@ class Piece:
         columns = self.region.columns
         assert columns is not None
         cut = None if layout is None else layout.cut(self.stored_shape[1], columns)
-        return None if cut is None else CodedPiece(*self.shape, cut)
+        return None if cut is None else CodedPiece(self.shape[0], self.shape[1], cut)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,11 @@ def _halves(octets: Tensor) -> Tensor:
     return torch.cat((octets & 15, octets >> 4), dim=-1)
 
 
+def _split(octets: Tensor, *sizes: int) -> Tensor:
+    """The last dimension as several."""
+    return octets.reshape(*octets.shape[:-1], *sizes)
+
+
 def _shifts(count: int, step: int, like: Tensor) -> Tensor:
     return torch.arange(0, count * step, step, dtype=torch.uint8, device=like.device)
 
@@ -171,18 +176,18 @@ def _q8_0(blocks: Tensor) -> Fields:
 
 
 def _q4_k(blocks: Tensor) -> Fields:
-    return _halves(blocks[..., 16:].unflatten(-1, (4, 32))), *_k_factors(blocks)
+    return _halves(_split(blocks[..., 16:], 4, 32)), *_k_factors(blocks)
 
 
 def _q5_k(blocks: Tensor) -> Fields:
-    codes = _halves(blocks[..., 48:].unflatten(-1, (4, 32))).flatten(-2).unflatten(-1, (8, 32))
+    codes = _split(_halves(_split(blocks[..., 48:], 4, 32)).flatten(-2), 8, 32)
     fifth = (blocks[..., None, 16:48] >> _shifts(8, 1, blocks)[:, None] & 1) << 4
     return codes | fifth, *_k_factors(blocks)
 
 
 def _q6_k(blocks: Tensor) -> Fields:
-    low = _halves(blocks[..., :128].unflatten(-1, (2, 64)))
-    high = (blocks[..., 128:192].unflatten(-1, (2, 1, 32)) >> _shifts(4, 2, blocks)[:, None] & 3) << 4
+    low = _halves(_split(blocks[..., :128], 2, 64))
+    high = (_split(blocks[..., 128:192], 2, 1, 32) >> _shifts(4, 2, blocks)[:, None] & 3) << 4
     scales = blocks[..., 192:208].view(torch.int8).float() * _half(blocks, 208).float()[..., None]
     return low | high.flatten(-2), scales, None
 
