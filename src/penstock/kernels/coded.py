@@ -16,6 +16,8 @@ behind those of the chunk's low ones:
     5 bits   16 planes  [4, run] words as for 4 bits, [run] words with the fifth bit of plane p at bit p
     6 bits   8 planes   [2, run] words as for 4 bits, [run] words with the high bits of plane p at 2p and 2p + 1
     8 bits   2 planes   [run] words: plane p at bits 8p to 8p + 7
+
+Scales and shifts lie by row, so that a kernel reads those of a chunk at once; the last chunk is filled up here, too.
 """
 
 from __future__ import annotations
@@ -82,13 +84,19 @@ class Coding(NamedTuple):
     def groups(self, cols: int) -> int:
         return -(-cols // self.group) if self.group else 1
 
+    def stored_groups(self, cols: int) -> int:
+        """Whole chunks."""
+        if self.group and self.chunk % self.group == 0:
+            return -(-cols // self.chunk) * (self.chunk // self.group)
+        return self.groups(cols)
+
     def words(self, cols: int) -> int:
         """Of a row."""
         return -(-cols // self.chunk) * self.run * self.code.words
 
     def num_bytes(self, rows: int, cols: int) -> int:
         shift = {None: 0, "zeros": 1, "offsets": self.scale.itemsize}[self.shift]
-        return rows * (2 * self.words(cols) + self.groups(cols) * (self.scale.itemsize + shift))
+        return rows * (2 * self.words(cols) + self.stored_groups(cols) * (self.scale.itemsize + shift))
 
 
 class Inputs(NamedTuple):
@@ -108,8 +116,8 @@ class CodedRows:
     rows: int
     cols: int
     words: Tensor  # [rows, words of a row] int16
-    scales: Tensor  # [groups, rows]
-    shifts: Tensor | None  # [groups, rows]: zeros or offsets
+    scales: Tensor  # [rows, stored groups]
+    shifts: Tensor | None  # [rows, stored groups]: zeros or offsets
 
     @property
     def num_bytes(self) -> int:
@@ -140,7 +148,7 @@ def empty(
     def make(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=device) if allocate is None else allocate(shape, dtype)
 
-    by_group = (coding.groups(cols), rows)
+    by_group = (rows, coding.stored_groups(cols))
     shifts = make(by_group, torch.uint8 if coding.shift == "zeros" else coding.scale) if coding.shift else None
     words = make((rows, coding.words(cols)), torch.int16)
     return CodedRows(coding, rows, cols, words, make(by_group, coding.scale), shifts)
@@ -151,15 +159,21 @@ def fill(target: CodedRows, begin: int, codes: Tensor, scales: Tensor, shifts: T
     ([rows, 1] or [1, 1])."""
     end = begin + len(codes)
     target.words[begin:end] = _to_words(target.coding, codes)
-    target.scales[:, begin:end] = scales.t()
+    _fill_factors(target, target.scales[begin:end], scales)
     if target.shifts is not None:
         assert shifts is not None
-        target.shifts[:, begin:end] = shifts.t()
+        _fill_factors(target, target.shifts[begin:end], shifts)
+
+
+def _fill_factors(target: CodedRows, stored: Tensor, factors: Tensor) -> None:
+    groups = target.coding.groups(target.cols)
+    stored[:, :groups] = factors
+    stored[:, groups:] = 0
 
 
 def encode(coding: Coding, codes: Tensor, scales: Tensor, shifts: Tensor | None = None) -> CodedMatrix:
     """A matrix of one part, on the device of the codes."""
-    part = empty(coding, *codes.shape, device=codes.device)
+    part = empty(coding, codes.shape[0], codes.shape[1], codes.device)
     fill(part, 0, codes, scales, shifts)
     return CodedMatrix([part])
 

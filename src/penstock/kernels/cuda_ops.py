@@ -1,5 +1,5 @@
-"""The operations on CUDA: Triton kernels; products are skinny GEMMs for a few rows and cuBLAS's for many. Those with coded
-weights are in `cuda.coded_linear`."""
+"""The operations on CUDA: Triton kernels; products are skinny GEMMs for a few rows, cuBLAS's for many, and with coded
+weights those of `coded_linear`."""
 
 from __future__ import annotations
 

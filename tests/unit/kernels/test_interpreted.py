@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 HERE = Path(__file__).parent
 CHOSEN = {
     "test_cuda.py": "embed or norms or decode_inputs or rotate or (gated and 33) or 6-2-24-4-24-1.5",
+    "test_cuda_coded.py": "codes or eight or order or (surrounds and 17)",
     "test_cuda_sample.py": "greedy_and_plain or fill_up or log_prob or (cpu_draws and 900) or smallest or rules_are",
 }
 

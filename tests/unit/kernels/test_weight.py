@@ -50,4 +50,4 @@ def test_what_it_stores() -> None:
     assert packed.num_bytes == 16 * 64 + 2 * 2 * 16 + 4 * 16 * 64  # codes, scales of blocks of 32, floats
     coded = made(Form.CODED)
     assert to_dense(coded)[0, :16].tolist() == list(range(-8, 8))
-    assert coded.num_bytes == 32 * 64 // 2 * 2 + 2 * 2 * 32  # filled up to 128 columns, scales of groups of 32
+    assert coded.num_bytes == 32 * 64 // 2 * 2 + 2 * 4 * 32  # filled up to 128 columns, scales of groups of 32

@@ -212,10 +212,10 @@ def test_blocks_of_gguf(tmp_path: Path, kind: str) -> None:
     codes = torch.tensor([code for block in numbers for code in block.codes]).view(256, -1)
     assert codes_of(part).int().equal(codes.int())
     scales = torch.tensor([scale for block in numbers for scale in block.scales]).view(256, -1)
-    assert torch.allclose(part.scales.t().float(), scales, rtol=2**-11, atol=2**-25)
+    assert torch.allclose(part.scales[:, : scales.shape[1]].float(), scales, rtol=2**-11, atol=2**-25)
     if part.shifts is not None:
         offsets = torch.tensor([offset for block in numbers for offset in block.offsets]).view(256, -1)
-        assert torch.allclose(part.shifts.t().float(), offsets, rtol=2**-11, atol=2**-25)
+        assert torch.allclose(part.shifts[:, : offsets.shape[1]].float(), offsets, rtol=2**-11, atol=2**-25)
     else:
         assert not any(block.offsets for block in numbers)
     expected = tiny_gguf.dequantized(path)["blk.0.ffn_down.weight"]

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.cuda import triton_internals
 
 
 @triton.constexpr_function
-def _assembly(code: str, plane: int, zero: int, is_half: bool) -> str:
+def _assembly(code: str, plane: int, zero: int, is_half: bool, is_raw: bool) -> str:
     """From $1, two words, and $2, those with the high bits, to $0."""
     kind, base = ("f16x2", 0x6400) if is_half else ("bf16x2", 0x4300)
     magic, less = f"0x{base * 0x10001:08x}", f"0x{(base + zero) * 0x10001:08x}"
     right = f"shr.b32 t, $1, {8 * plane if code in ('s8', 'e4m3') else 4 * (plane % 4)};"
     either_and = "0xea"  # lop3: (a & b) | c
-    minus = f"mov.b32 u, {less}; sub.{kind} $0, t, u;"
+    minus = "mov.b32 $0, t;" if is_raw else f"mov.b32 u, {less}; sub.{kind} $0, t, u;"
     match code:
         case "u4":
             steps = f"{right} lop3.b32 t, t, 0x000f000f, {magic}, {either_and}; {minus}"
@@ -43,30 +46,55 @@ def _assembly(code: str, plane: int, zero: int, is_half: bool) -> str:
             mask, by, factor = ("0x3f803f80", 1, 0x5C00) if is_half else ("0x07f007f0", 4, 0x7B80)
             to_place = f"shr.b32 t, $1, {by};" if plane else f"shl.b32 t, $1, {8 - by};"
             sign = "and.b32 u, $1, 0x80008000;" if plane else "shl.b32 u, $1, 8; and.b32 u, u, 0x80008000;"
-            steps = (
-                f"{to_place} {sign} lop3.b32 t, t, {mask}, u, {either_and};"
-                f"mov.b32 u, 0x{factor * 0x10001:08x}; mul.{kind} $0, t, u;"
+            steps = f"{to_place} {sign} lop3.b32 t, t, {mask}, u, {either_and};" + (
+                "mov.b32 $0, t;" if is_raw else f"mov.b32 u, 0x{factor * 0x10001:08x}; mul.{kind} $0, t, u;"
             )
         case "e2m1":
             mask, place, factor = ("0x0e000e00", 9, 0x7400) if is_half else ("0x01c001c0", 6, 0x7E80)
             by = place - 4 * plane
             to_place = f"shl.b32 t, $1, {by};" if by >= 0 else f"shr.b32 t, $1, {-by};"
             sign = f"shl.b32 u, $1, {12 - 4 * plane}; and.b32 u, u, 0x80008000;"
-            steps = (
-                f"{to_place} {sign} lop3.b32 t, t, {mask}, u, {either_and};"
-                f"mov.b32 u, 0x{factor * 0x10001:08x}; mul.{kind} $0, t, u;"
+            steps = f"{to_place} {sign} lop3.b32 t, t, {mask}, u, {either_and};" + (
+                "mov.b32 $0, t;" if is_raw else f"mov.b32 u, 0x{factor * 0x10001:08x}; mul.{kind} $0, t, u;"
             )
         case _:
             raise ValueError(code)
     return "{ .reg .b32 t, u; " + steps + " }"
 
 
+@triton.constexpr_function
+def raw_base(code: str, is_half: bool, assembled: bool) -> int:
+    return (1024 if is_half else 128) if assembled and code in ("u4", "u5", "u6") else 0
+
+
+@triton.constexpr_function
+def raw_exponent(code: str, is_half: bool, assembled: bool) -> int:
+    """Floats are this power of 2 times what RAW gives."""
+    by_code = {"e4m3": (120, 8), "e2m1": (126, 14)}
+    return by_code[code][is_half] if assembled and code in by_code else 0
+
+
+def has_assembly(x: Tensor) -> bool:
+    """Whether products with x have the numbers by assembly."""
+    return x.element_size() == 2 and not triton_internals.is_interpreted()
+
+
 @triton.jit
-def plane_values(low, high, x, CODE: tl.constexpr, PLANE: tl.constexpr, ZERO: tl.constexpr, ASM: tl.constexpr):
+def plane_values(
+    low,
+    high,
+    x,
+    CODE: tl.constexpr,
+    PLANE: tl.constexpr,
+    ZERO: tl.constexpr,
+    ASM: tl.constexpr,
+    RAW: tl.constexpr = False,
+):
     """`low` int16: the words with the plane's low bits, `high`: those with its high bits, if the code has such. Gives
-    code - ZERO. ASM: for 16-bit floats, on a device."""
+    code - ZERO. ASM: for 16-bit floats, on a device. RAW: without the last instruction: `raw_base` + code, or the
+    float / 2 ** `raw_exponent`."""
     if ASM:
-        text: tl.constexpr = _assembly(CODE, PLANE, ZERO, x.dtype.element_ty == tl.float16)
+        text: tl.constexpr = _assembly(CODE, PLANE, ZERO, x.dtype.element_ty == tl.float16, RAW)
         if CODE == "u5" or CODE == "u6":
             values = tl.inline_asm_elementwise(
                 text, "=r,r,r", [low, high], dtype=x.dtype.element_ty, is_pure=True, pack=2

@@ -1,5 +1,5 @@
-"""Coded GEMM: a few rows times a weight of codes (`kernels.coded`), fused with bias, gated activation or residual sum, as
-`skinny_gemm` has it for 16-bit weights.
+"""Coded GEMM: a few rows times a weight of codes (`kernels.coded`), fused with bias, gated activation or residual sum
+as in `skinny_gemm`.
 
 A program takes some rows of the weight, as left operand of the tensor cores: their codes become 16-bit floats in
 registers, exactly, and the scale of each group multiplies the group's sum in float32. So the result is more exact than
@@ -15,16 +15,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton import knobs
 
-from penstock.kernels.coded import CodedRows
-from penstock.kernels.cuda.code_values import plane_values
+from penstock.kernels.coded import CodedRows, Coding
+from penstock.kernels.cuda.code_values import has_assembly, plane_values
 from penstock.kernels.cuda.gate import activate
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Activation
 
-PROGRAMS = 132  # multiprocessors of an H200
-HAS_ASSEMBLY = not knobs.runtime.interpret
+MAX_SPLITS = 8
 
 
 class Tiling(NamedTuple):
@@ -53,6 +51,14 @@ def prefetch(begin, stride, COUNT: tl.constexpr, BYTES: tl.constexpr):
     tl.inline_asm_elementwise(text, "=r,l,r", [begin, stride], dtype=tl.int32, is_pure=False, pack=1)
 
 
+@triton.constexpr_function
+def stored_groups(width: int, chunk: int, group: int) -> int:
+    """See `Coding.stored_groups`."""
+    if group and chunk % group == 0:
+        return -(-width // chunk) * (chunk // group)
+    return -(-width // group) if group else 1
+
+
 @triton.jit
 def _by_group(
     source,
@@ -66,20 +72,20 @@ def _by_group(
     ENOUGH: tl.constexpr,
 ):
     """What there is for each group of chunk c: a tuple of vectors, `stride` apart in memory."""
-    groups: tl.constexpr = (WIDTH + GROUP - 1) // GROUP if GROUP else 1
+    groups: tl.constexpr = stored_groups(WIDTH, CHUNK, GROUP)
     loaded = ()
     if ENOUGH:
         if CHUNK % GROUP == 0:
             for g in tl.static_range(CHUNK // GROUP):
                 group = tl.minimum(c * (CHUNK // GROUP) + g, groups - 1)
-                loaded = loaded + (tl.load(source + group * stride, mask=mask, other=0.0),)  # noqa: RUF005
+                loaded = loaded + (tl.load(source + group * stride, mask=mask, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
         elif GROUP % CHUNK == 0:
             group = tl.minimum(c // (GROUP // CHUNK), groups - 1)
-            loaded = (tl.load(source + group * stride, mask=mask, other=0.0),)
+            loaded = (tl.load(source + group * stride, mask=mask, other=0.0),)  # type: ignore[assignment]
         else:  # of each plane
             for p in tl.static_range(CHUNK // RUN):
                 group = tl.minimum((c * CHUNK + p * RUN) // GROUP, groups - 1)
-                loaded = loaded + (tl.load(source + group * stride, mask=mask, other=0.0),)  # noqa: RUF005
+                loaded = loaded + (tl.load(source + group * stride, mask=mask, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
     return loaded
 
 
@@ -139,8 +145,7 @@ def _add_plane(
                 total = totals[nth]
                 last = column + RUN
                 if CHUNK % GROUP == 0:
-                    if WIDTH % CHUNK != 0:  # groups may begin beyond the width
-                        total = tl.where(last - GROUP < WIDTH, total, 0.0)
+                    pass  # groups beyond the width have a total of 0
                 elif GROUP % CHUNK == 0:
                     total = tl.where((last % GROUP == 0) | (last >= WIDTH), total, 0.0)
                 else:
@@ -197,7 +202,7 @@ def _gemm_kernel(
     which = tile * outs + index % outs
     there = which < size
     line = which + index // outs * size
-    all_lines = size * 2 if GATED else size
+    lots: tl.constexpr = stored_groups(WIDTH, chunk, GROUP)
     at = tl.arange(0, RUN)
     code_line = words + line.to(tl.int64)[:, None] * (chunks * WORDS * RUN) + at[None, :]
     row = tl.arange(0, ROWS)
@@ -214,13 +219,13 @@ def _gemm_kernel(
         if GATED:
             prefetch(begin + size.to(tl.int64) * (chunks * WORDS * RUN), chunks * WORDS * RUN * 2, outs, AHEAD)
     # Of the next chunk, always: what the tensor cores do not multiply is not loaded ahead otherwise.
-    scale = _by_group(scales + line, there, all_lines, first, WIDTH, chunk, RUN, GROUP, has_groups)
-    shift = _by_group(shifts + line, there, all_lines, first, WIDTH, chunk, RUN, GROUP, has_shifts)
+    scale = _by_group(scales + line * lots, there, 1, first, WIDTH, chunk, RUN, GROUP, has_groups)
+    shift = _by_group(shifts + line * lots, there, 1, first, WIDTH, chunk, RUN, GROUP, has_shifts)
     wait(OVERLAP)
     total = _by_group(x_sums + row, row < ROWS, ROWS, first, WIDTH, chunk, RUN, GROUP, has_shifts)
     for c in tl.range(first, min(chunks, first + share), num_stages=STAGES):
-        next_scale = _by_group(scales + line, there, all_lines, c + 1, WIDTH, chunk, RUN, GROUP, has_groups)
-        next_shift = _by_group(shifts + line, there, all_lines, c + 1, WIDTH, chunk, RUN, GROUP, has_shifts)
+        next_scale = _by_group(scales + line * lots, there, 1, c + 1, WIDTH, chunk, RUN, GROUP, has_groups)
+        next_shift = _by_group(shifts + line * lots, there, 1, c + 1, WIDTH, chunk, RUN, GROUP, has_shifts)
         next_total = _by_group(x_sums + row, row < ROWS, ROWS, c + 1, WIDTH, chunk, RUN, GROUP, has_shifts)
         high = 0
         if WORDS > 1:
@@ -315,11 +320,10 @@ def _sums_kernel(
 _launch, _launch_sums = Launcher(_gemm_kernel), Launcher(_sums_kernel)
 
 
-def group_sums(x: Tensor, group: int, padded: int) -> Tensor:
+def group_sums(x: Tensor, coding: Coding, padded: int) -> Tensor:
     """[groups, padded] float32: what shifts are multiplied with."""
     rows, width = x.shape
-    group = group or width
-    groups = -(-width // group)
+    group, groups = coding.group or width, coding.stored_groups(width)
     out = torch.empty(groups, padded, dtype=torch.float32, device=x.device)
     step = min(power_of_2(group), 128)
     _launch_sums(
@@ -343,16 +347,16 @@ def coded_gemm(
     coding, (rows, width) = part.coding, x.shape
     size = part.rows // (1 if activation is None else 2)
     padded = max(16, power_of_2(rows))
-    outs, splits, warps, stages, ahead = tiling or Tiling(64, 1, 4, 4, 0)
+    outs, splits, warps, stages, ahead = tiling or _tiling(padded, part)
     tiles = -(-part.rows // outs)
     parts, arrived = out, out
     if splits > 1:
         parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=x.device)
-        arrived = _counters(x.device)
-    x_sums = x if coding.shift is None else group_sums(x, coding.group, padded)
+        arrived = split_counters(x.device)
+    x_sums = x if coding.shift is None else group_sums(x, coding, padded)
     if ahead:
         share = 2 * coding.words(width) // splits
-        ahead = min(share, ahead) // 16 * 16 if size % outs == 0 and HAS_ASSEMBLY else 0
+        ahead = min(share, ahead) // 16 * 16 if size % outs == 0 and has_assembly(x) else 0
     code, shifts = coding.code, part.scales if part.shifts is None else part.shifts
     bias_or_any = x if bias is None else bias
     fused = (bias is not None, onto, activation is not None, activation == "silu")
@@ -362,13 +366,22 @@ def coded_gemm(
         (tiles, splits, 1),
         (x.dtype, part.scales.dtype, out.dtype),
         (x, part.words, part.scales, shifts, x_sums, bias_or_any, out, parts, arrived, rows, size, out.stride(0)),
-        (width, *form, HAS_ASSEMBLY and x.element_size() == 2, *fused, padded, outs, splits, stages, ahead),
+        (width, *form, has_assembly(x), *fused, padded, outs, splits, stages, ahead),
         num_warps=warps,
         num_stages=stages,
     )
 
 
+def _tiling(rows: int, part: CodedRows) -> Tiling:
+    outs, warps, programs = (64, 4, 512) if rows <= 16 else (128, 8, 256)
+    tiles, chunks = -(-part.rows // outs), -(-part.cols // part.coding.chunk)
+    splits = 1
+    while tiles * splits * 2 <= programs and splits < MAX_SPLITS and splits * 2 <= chunks:
+        splits *= 2
+    return Tiling(outs, splits, warps, 4 if rows <= 32 else 3)
+
+
 @cache
-def _counters(device: torch.device) -> Tensor:
+def split_counters(device: torch.device) -> Tensor:
     """How many of a tile's splits are done: 0 between launches. See `skinny_gemm`."""
     return torch.zeros(1024, dtype=torch.int32, device=device)

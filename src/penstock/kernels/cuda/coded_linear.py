@@ -13,16 +13,21 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from penstock.kernels.coded import CodedMatrix, CodedRows
+from penstock.kernels.coded import Code, CodedMatrix, CodedRows, Inputs
 from penstock.kernels.cuda.coded_gemm import coded_gemm
+from penstock.kernels.cuda.coded_gemv import coded_gemv
 from penstock.kernels.cuda.expand_codes import expand
 from penstock.kernels.cuda.gate import gate
 from penstock.kernels.cuda.norm import norm as norm_
+from penstock.kernels.cuda.octet_gemm import octet_gemm
 from penstock.kernels.cuda.quantize_inputs import quantize_inputs
-from penstock.kernels.cuda.scaled_gemm import multiplies, scaled_gemm
+from penstock.kernels.cuda.scaled_gemm import scaled_gemm
 from penstock.kernels.interface import Activation, Norm
 
-MAX_ROWS = 64  # of x for which `coded_gemm` is faster
+# Rows of x up to which a kernel is the fastest of those that can take its place, on an H200.
+GEMV_ROWS, MAX_ROWS = 8, 64
+EIGHT_BIT_ROWS = 32  # for fewer, rounding the inputs takes longer than it saves
+LARGE_OUTS, LARGE_ROWS = 128 * 132, 128
 ALIGNED = 8  # rows of a part: kernels expect their pointers to be multiples of 16 bytes
 EXPANDED = 1 << 25  # elements of a weight that are 16-bit floats at a time
 
@@ -55,7 +60,8 @@ def coded_logits(x: Tensor, matrix: CodedMatrix, out: Tensor) -> None:
     x = _ordered(x, matrix)
     for first in range(0, len(x), MAX_ROWS):
         rows = slice(first, first + MAX_ROWS)
-        _multiply_parts(partial(coded_gemm, x[rows]), matrix, out[rows])
+        kernel = coded_gemv if len(x[rows]) <= GEMV_ROWS else coded_gemm
+        _multiply_parts(partial(kernel, x[rows]), matrix, out[rows])
 
 
 def _multiply_parts(product: Callable[..., None], matrix: CodedMatrix, out: Tensor, bias: Tensor | None = None) -> None:
@@ -74,10 +80,28 @@ def _multiply_parts(product: Callable[..., None], matrix: CodedMatrix, out: Tens
 
 def _product(x: Tensor, matrix: CodedMatrix, norm: Norm | None) -> Callable[..., None]:
     """A function of what follows x in the arguments of `coded_gemm`."""
-    if len(x) > MAX_ROWS and matrix.order is None and matrix.inputs is not None and multiplies(matrix):
-        return partial(scaled_gemm, quantize_inputs(x, matrix.inputs.dtype, norm, fixed=matrix.inputs.scale))
+    rows, inputs = len(x), matrix.inputs
+    if inputs is not None and rows > EIGHT_BIT_ROWS and _has_octets(matrix, inputs):
+        is_plain = inputs.group == 0
+        octets = quantize_inputs(x, inputs.dtype, norm, fixed=inputs.scale, grouped=not is_plain)
+        limit = LARGE_ROWS if matrix.shape[0] >= LARGE_OUTS else MAX_ROWS
+        by_library = inputs.dtype == torch.float8_e4m3fn and is_plain and rows > limit
+        return partial(scaled_gemm if by_library else octet_gemm, octets)
     x = _ordered(x if norm is None else norm_(x, norm), matrix)
-    return partial(coded_gemm if len(x) <= MAX_ROWS else _expanded_gemm, x)
+    kernel = coded_gemv if rows <= GEMV_ROWS else coded_gemm if rows <= MAX_ROWS else _expanded_gemm
+    return partial(kernel, x)
+
+
+def _has_octets(matrix: CodedMatrix, inputs: Inputs) -> bool:
+    """Whether the matrix can be multiplied as it is stored, in 8 bits on both sides."""
+
+    def suits(part: CodedRows) -> bool:
+        code, group, scale, shift = part.coding
+        dtype = {Code.E4M3: torch.float8_e4m3fn, Code.S8: torch.int8}.get(code)
+        is_grouped = group == 0 or (group == 128 and part.cols % 128 == 0)
+        return (dtype, group, scale, shift) == (inputs.dtype, inputs.group, torch.float32, None) and is_grouped
+
+    return matrix.order is None and all(suits(part) and part.rows % 16 == 0 for part in matrix.parts)
 
 
 def _ordered(x: Tensor, matrix: CodedMatrix) -> Tensor:

@@ -13,11 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.coded import CodedRows
-from penstock.kernels.cuda.coded_gemm import _counters, prefetch
+from penstock.kernels.cuda.coded_gemm import prefetch, split_counters
 from penstock.kernels.cuda.gate import activate
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.cuda.quantize_inputs import Octets
 from penstock.kernels.interface import Activation
+
+LARGE_OUTS = 128 * 132  # rows of a weight from which on tiles may be large
+LONG = 8192  # columns
 
 
 class Tiling(NamedTuple):
@@ -72,7 +75,6 @@ def _kernel(
     x_line = x + row.to(tl.int64)[:, None] * WIDTH + split * share
     kind: tl.constexpr = tl.int32 if x.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros([OUTS, ROWS], tl.float32 if GROUP else kind)
-    all_lines = size * 2 if GATED else size
     if AHEAD:
         begin = weight + (tile * outs).to(tl.int64) * WIDTH + split * share
         prefetch(begin, WIDTH, outs, AHEAD)
@@ -87,7 +89,7 @@ def _kernel(
             part = tl.dot(w, v.T, out_dtype=kind).to(tl.float32)
             group = (split * share + first) // GROUP
             x_scale = tl.load(x_scales + group * rows + row, mask=real_row, other=0.0)
-            group_scale = tl.load(scales + group * all_lines + line, mask=there, other=0.0)
+            group_scale = tl.load(scales + line * (WIDTH // GROUP) + group, mask=there, other=0.0)
             sums += part * group_scale[:, None] * x_scale[None, :]
         else:
             sums = tl.dot(w, v.T, sums, out_dtype=kind)
@@ -142,12 +144,12 @@ def octet_gemm(
     size = part.rows // (1 if activation is None else 2)
     padded = min(max(16, power_of_2(rows)), 128)
     blocks = -(-rows // padded)
-    outs, step, splits, warps, stages, ahead = tiling or Tiling(64, 128, 1, 4, 4)
+    outs, step, splits, warps, stages, ahead = tiling or _tiling(rows, part.rows, width)
     tiles = -(-part.rows // outs)
     parts, arrived = x_scales, x_scales
     if splits > 1:
         parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=out.device)
-        arrived = _counters(out.device)
+        arrived = split_counters(out.device)
     fused = (bias is not None, onto, activation is not None, activation == "silu")
     if ahead:
         ahead = min(width // splits, ahead) // 16 * 16 if size % outs == 0 else 0
@@ -172,3 +174,12 @@ def octet_gemm(
         num_warps=warps,
         num_stages=stages,
     )
+
+
+def _tiling(rows: int, outs: int, width: int) -> Tiling:
+    if rows > 128:
+        return Tiling(128, 128, 1, 8, 4)
+    if outs >= LARGE_OUTS:
+        return Tiling(128, 128, 1, 8, 3) if rows > 32 else Tiling(64, 256 if width % 256 == 0 else 128, 1, 4, 4)
+    splits = 4 if width > LONG else 2
+    return Tiling(64, 128, splits if width % (splits * 128) == 0 else 1, 4, 4)

@@ -1,23 +1,26 @@
-"""Products of many rows with both sides in 8 bits: FP8 or int8 tensor cores, from torch, and what follows in one pass.
+"""Products of many rows with both sides in FP8, by a library, and what follows in one pass.
 
-The inputs have a scale for each token, the weight one for each row (`quantize_inputs`, `kernels.coded`).
+The inputs have a scale for each token, the weight one for each row, as for `octet_gemm`.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.coded import Code, CodedMatrix, CodedRows
+from penstock.kernels.coded import CodedRows
 from penstock.kernels.cuda.gate import activate
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.cuda.quantize_inputs import Octets
 from penstock.kernels.interface import Activation
+from penstock.kernels.torch_internals import fp8_product
 
 BLOCK = 1024
-DTYPES = {Code.E4M3: torch.float8_e4m3fn, Code.S8: torch.int8}
+BY_ROW = 512  # rows of x from which on the library applies all scales; for fewer it is faster without
 
 
 @triton.jit(do_not_specialize=["stride"])
@@ -29,6 +32,7 @@ def _finish_kernel(
     out,
     stride,
     SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     ONTO: tl.constexpr,
     GATED: tl.constexpr,
@@ -40,16 +44,18 @@ def _finish_kernel(
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < SIZE
-    scale = tl.load(scales + at, mask=inside, other=0.0)
     wait(OVERLAP)
-    factor = tl.load(x_scales + row)
     line = product + row * (2 * SIZE if GATED else SIZE)
-    v = tl.load(line + at, mask=inside, other=0.0).to(tl.float32) * (scale * factor)
+    v = tl.load(line + at, mask=inside, other=0.0).to(tl.float32)
+    if SCALED:
+        factor = tl.load(x_scales + row)
+        v *= tl.load(scales + at, mask=inside, other=0.0) * factor
     if BIAS:
         v += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     if GATED:
         up = tl.load(line + SIZE + at, mask=inside, other=0.0).to(tl.float32)
-        up *= tl.load(scales + SIZE + at, mask=inside, other=0.0) * factor
+        if SCALED:
+            up *= tl.load(scales + SIZE + at, mask=inside, other=0.0) * factor
         if BIAS:
             up += tl.load(bias + SIZE + at, mask=inside, other=0.0).to(tl.float32)
         v = activate(v, SILU) * up
@@ -62,18 +68,6 @@ def _finish_kernel(
 _launch_finish = Launcher(_finish_kernel)
 
 
-def multiplies(matrix: CodedMatrix) -> bool:
-    """Whether the matrix can be multiplied as it is stored, in 8 bits on both sides."""
-    inputs = matrix.inputs
-    return inputs is not None and inputs.group == 0 and all(_is_plain(part, inputs.dtype) for part in matrix.parts)
-
-
-def _is_plain(part: CodedRows, dtype: torch.dtype) -> bool:
-    coding = part.coding
-    sizes = part.rows % 16 == 0 and coding.group == 0 and coding.shift is None and coding.scale == torch.float32
-    return sizes and DTYPES.get(coding.code) == dtype
-
-
 def scaled_gemm(
     x: Octets,
     part: CodedRows,
@@ -84,29 +78,24 @@ def scaled_gemm(
     activation: Activation | None = None,
 ) -> None:
     """As `coded_gemm`."""
-    size = part.rows // (1 if activation is None else 2)
-    weight = part.words.view(x.values.dtype).t()
-    if x.values.dtype == torch.int8:
-        product = torch._int_mm(x.values, weight)
-    else:
-        one = _one(x.values.device)
-        product = torch._scaled_mm(
-            x.values, weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
+    size, rows = part.rows // (1 if activation is None else 2), len(x.values)
+    weight, one = part.words.view(torch.float8_e4m3fn).t(), _one(x.values.device)
+    by_row = rows >= BY_ROW and out.dtype == torch.bfloat16
+    scales = (x.scales.view(-1, 1), part.scales.view(1, -1)) if by_row else (one, one)
     fused = (bias is not None, onto, activation is not None, activation == "silu")
+    if by_row and not any(fused) and out.is_contiguous():
+        fp8_product(x.values, weight, scales, out)
+        return
+    product = fp8_product(x.values, weight, scales)
     _launch_finish(
-        (len(x.values), -(-size // BLOCK), 1),
+        (rows, -(-size // BLOCK), 1),
         (product.dtype, out.dtype),
         (product, x.scales, part.scales, part.scales if bias is None else bias, out, out.stride(0)),
-        (size, *fused, BLOCK),
+        (size, not by_row, *fused, BLOCK),
         num_warps=4,
     )
 
 
-_ONES: dict[torch.device, Tensor] = {}
-
-
+@cache
 def _one(device: torch.device) -> Tensor:
-    if device not in _ONES:
-        _ONES[device] = torch.ones((), device=device)
-    return _ONES[device]
+    return torch.ones((), device=device)

@@ -26,7 +26,7 @@ def _weights(part: CodedRows) -> Tensor:
     values = torch.tensor(E2M1, device=codes.device)[codes.long()] if code is Code.E2M1 else codes.float()
 
     def by_column(factors: Tensor) -> Tensor:
-        wide = factors.t().float().repeat_interleave(group or part.cols, dim=1)
+        wide = factors.float().repeat_interleave(group or part.cols, dim=1)
         return wide[:, : part.cols]
 
     if shift == "offsets":
