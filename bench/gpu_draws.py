@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpu import CONFIGS, Bench
+from gpu import Bench, Variant
 from gpu_profile import Steps
+from gpu_targets import CONFIGS
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -69,7 +70,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(CONFIGS[arguments.model]))
-        bench = Bench(folder)
+        bench = Bench(folder, Variant(arguments.model))
     for rows in arguments.rows:
         taken = take(bench, rows, arguments.context, arguments.steps, arguments.rounds)
         greedy, _ = taken["greedy"]

@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpu import CONFIGS, Bench
+from gpu import Bench, Variant
+from gpu_targets import CONFIGS
 
 
 @dataclass
@@ -75,7 +76,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(CONFIGS[arguments.model]))
-        bench = Bench(folder)
+        bench = Bench(folder, Variant(arguments.model))
     rows, steps = arguments.rows, arguments.steps
     bench.go(bench.prompts(rows, arguments.context), [4] * rows)
     loop = bench.llm._driver.engine.loop  # type: ignore[attr-defined]

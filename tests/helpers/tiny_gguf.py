@@ -7,13 +7,17 @@ Gemma's norms have one added.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 from safetensors.numpy import load_file
+
+from helpers import gguf_blocks
 
 ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
@@ -25,8 +29,14 @@ ARCHITECTURES = {
 }
 
 
-def convert(folder: Path, path: Path, kind: GGMLQuantizationType = GGMLQuantizationType.F32) -> Path:
-    """Matrices are stored as `kind`, vectors as F32."""
+def convert(
+    folder: Path,
+    path: Path,
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    kinds: Mapping[str, GGMLQuantizationType] = MappingProxyType({}),
+) -> Path:
+    """Matrices are stored as `kind`, or by their names as `kinds` says, vectors as F32. The K formats, which the `gguf`
+    package cannot write, get random codes."""
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
@@ -34,11 +44,13 @@ def convert(folder: Path, path: Path, kind: GGMLQuantizationType = GGMLQuantizat
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
-            stored = _transformed(name, tensor, config)
-            if stored.ndim == 2 and kind != GGMLQuantizationType.F32:
-                writer.add_tensor(_renamed(names, name), gguf.quants.quantize(stored, kind), raw_dtype=kind)
+            stored, renamed = _transformed(name, tensor, config), _renamed(names, name)
+            to = kinds.get(renamed, kind)
+            if stored.ndim == 2 and to != GGMLQuantizationType.F32:
+                blocks = gguf_blocks.random_rows if to.name in gguf_blocks.K_FORMATS else gguf.quants.quantize
+                writer.add_tensor(renamed, blocks(stored, to), raw_dtype=to)
             else:
-                writer.add_tensor(_renamed(names, name), stored)
+                writer.add_tensor(renamed, stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -50,6 +62,18 @@ def dequantized(path: Path) -> dict[str, np.ndarray]:
     """What the `gguf` package reads: by GGUF name, float32."""
     reader = gguf.GGUFReader(path)
     return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+
+
+def raw(path: Path) -> dict[str, np.ndarray]:
+    """By GGUF name: the bytes of each row."""
+    return {tensor.name: np.asarray(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+
+
+def original_names(folder: Path) -> dict[str, str]:
+    """GGUF's name -> the one in the folder."""
+    config = json.loads((folder / "config.json").read_text())
+    names = gguf.get_tensor_name_map(ARCHITECTURES[config["model_type"]], config["num_hidden_layers"])
+    return {_renamed(names, name): name for file in folder.glob("*.safetensors") for name in load_file(file)}
 
 
 def _add_metadata(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

@@ -62,15 +62,34 @@ PACKED_BITS = {
     "Q5_K": 9,
     "Q6_K": 9,
 }
+# The same as `kernels.coded` keeps it on a GPU: a code of 4, 5, 6 or 8 bits, and scales and offsets of 16
+CODED_BITS = {
+    "F32": 16,
+    "F16": 16,
+    "BF16": 16,
+    "Q4_0": 4.5,
+    "Q4_1": 5,
+    "Q5_0": 5.5,
+    "Q5_1": 6,
+    "Q8_0": 8.5,
+    "Q4_K": 5,
+    "Q5_K": 6,
+    "Q6_K": 7,
+}
 
 
 def packed(name: str, matrices: Mapping[str, int], tables: Mapping[str, int]) -> Format:
     """What the types of a GGUF file come to on a CPU. Given are the parameters that are in each."""
-    return Format(name, _mean_bits(matrices), _mean_bits(tables), 32, integers=True)
+    return Format(name, _mean_bits(matrices, PACKED_BITS), _mean_bits(tables, PACKED_BITS), 32, integers=True)
 
 
-def _mean_bits(counts: Mapping[str, int]) -> float:
-    return sum(PACKED_BITS[name] * count for name, count in counts.items()) / sum(counts.values())
+def coded(name: str, matrices: Mapping[str, int]) -> Format:
+    """The same on a GPU, with the embedding table in 16 bits, and the output projection as if it were, too."""
+    return Format(name, _mean_bits(matrices, CODED_BITS), 16, 32)
+
+
+def _mean_bits(counts: Mapping[str, int], bits: Mapping[str, float]) -> float:
+    return sum(bits[name] * count for name, count in counts.items()) / sum(counts.values())
 
 
 KV_FORMATS = tuple(BITS)

@@ -7,7 +7,7 @@ import msgspec
 from penstock.capacity import memory
 from penstock.capacity.answer import Measured, MeasuredRow
 from penstock.capacity.device import Device
-from penstock.capacity.formats import FORMATS, Format, kv_bits
+from penstock.capacity.formats import Format, kv_bits
 from penstock.capacity.shape import Shape
 from penstock.capacity.speed import Speed
 
@@ -38,10 +38,11 @@ def compare(seen: Observed, shape: Shape, device: Device) -> Measured | None:
     if not seen.requests:
         return None
     bits = seen.weights_bytes * 8 / shape.parameters
-    loaded = Format("as loaded", bits, bits, bits, FORMATS[seen.weights].integers)
+    format = shape.format(seen.weights, device.kind)
+    loaded = Format("as loaded", bits, bits, bits, format.integers)
     ceiling = Speed(shape, device, loaded, kv_bits(seen.kv, shape.head_dim), step_tokens=seen.step_tokens)
     rows = [
-        _bytes("weights_bytes", "weights", memory.weights_bytes(shape, shape.format(seen.weights)), seen.weights_bytes),
+        _bytes("weights_bytes", "weights", memory.weights_bytes(shape, format), seen.weights_bytes),
         _bytes(
             "kv_bytes_per_token",
             "KV cache, per token",

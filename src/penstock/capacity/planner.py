@@ -72,7 +72,7 @@ class _Planner:
     # --- what fits
 
     def _format(self, name: str) -> Format:
-        return self.shape.format(name) if self.device.kind == "cpu" else FORMATS[name]
+        return self.shape.format(name, self.device.kind)
 
     def _speed(self, degree: int) -> Speed:
         return Speed(

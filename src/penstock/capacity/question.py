@@ -178,9 +178,10 @@ CPU_DEFAULTS: dict[str, Any] = {
 
 
 def question_for(device: Device, shape: Shape, values: Mapping[str, Any], *, strict: bool = True) -> Question:
-    """With the defaults that go with the device. On a CPU weights stay as they are stored."""
-    defaults = {**CPU_DEFAULTS, "weights": shape.stored} if device.kind == "cpu" else {}
-    return question({**defaults, **values}, strict=strict)
+    """With the defaults that go with the device. Weights stay as they are stored, but for float32 on a GPU."""
+    on_cpu = device.kind == "cpu"
+    weights = {"weights": shape.stored} if on_cpu or shape.stored != "float32" else {}
+    return question({**(CPU_DEFAULTS if on_cpu else {}), **weights, **values}, strict=strict)
 
 
 def question(values: Mapping[str, Any], *, strict: bool = True) -> Question:

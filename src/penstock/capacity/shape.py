@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from penstock.capacity.formats import FORMATS, Format, packed
+from penstock.capacity.formats import FORMATS, Format, coded, packed
 from penstock.store.spec import ModelSpec
 
 # How a quantized Hugging Face checkpoint stores its linear layers -> the nearest format
@@ -26,7 +28,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     windowed_layers: int = 0
     vectors: int = 0  # parameters that are no matrices: norms and biases
     stored: str = "bfloat16"  # the format of its weights on disk
-    mixture: Format | None = None  # what `stored` really is in this file, as a CPU keeps it
+    mixtures: dict[Literal["cpu", "gpu"], Format] = {}  # what `stored` really is in this file, by who keeps it
 
     @property
     def layer_matrices(self) -> int:
@@ -44,9 +46,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         tables = 1 if self.tied else 2
         return self.layers * self.layer_matrices + tables * self.table + self.vectors
 
-    def format(self, name: str) -> Format:
-        """As a CPU keeps it: there weights stay as they are stored, and files mix formats."""
-        return self.mixture if self.mixture is not None and name == self.stored else FORMATS[name]
+    def format(self, name: str, kind: Literal["cpu", "gpu"]) -> Format:
+        """As such a device keeps it: weights stay as they are stored, and files mix formats."""
+        return self.mixtures.get(kind, FORMATS[name]) if name == self.stored else FORMATS[name]
 
     def seen(self, tokens: float) -> float:
         """Positions that a query at position `tokens` sees, added up over the layers."""
@@ -86,8 +88,13 @@ def shape_of(spec: ModelSpec) -> Shape:
         windowed_layers=sum(1 for window in spec.windows if window),
         vectors=spec.num_layers * layer + spec.hidden_size,
         stored=stored if stored in FORMATS else "bfloat16",
-        mixture=packed(stored, spec.matrix_types, spec.table_types) if mixed else None,
+        mixtures=_mixtures(stored, spec) if mixed else {},
     )
+
+
+def _mixtures(stored: str, spec: ModelSpec) -> dict[Literal["cpu", "gpu"], Format]:
+    on_cpu = packed(stored, spec.matrix_types, spec.table_types)
+    return {"cpu": on_cpu, "gpu": coded(stored, spec.matrix_types)}
 
 
 def _llama(name: str, layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, **more: int) -> Shape:

@@ -7,7 +7,7 @@ from penstock.capacity.formats import FORMATS, KV_FORMATS, KV_PAIRS
 from penstock.capacity.question import Question
 
 # By kind of device: the formats that stay as they are in its memory (docs/QUANTIZATION.md). Others are dequantized.
-WEIGHTS = {"gpu": ("float32", "bfloat16", "float16"), "cpu": tuple(name for name in FORMATS if name != "fp8")}
+WEIGHTS = {"gpu": tuple(FORMATS), "cpu": tuple(name for name in FORMATS if name != "fp8")}
 KV = {
     "gpu": (*KV_FORMATS, *(pair for pair in KV_PAIRS if "float16" not in pair)),
     "cpu": ("float32", "float16", "int8", "int4", *(pair for pair in KV_PAIRS if "fp8" not in pair)),
@@ -32,7 +32,7 @@ def not_run(asked: Question, device: Device) -> list[str]:
     place = "a GPU" if kind == "gpu" else "a CPU"
     if device.maker != "NVIDIA" and kind == "gpu":
         found.append(f"{device.label}: Penstock runs on NVIDIA GPUs and on CPUs.")
-    if asked.weights not in WEIGHTS[kind]:
+    if asked.weights not in WEIGHTS[kind] or (asked.weights == "fp8" and device.fp8_flops is None):
         found.append(f"Weights in {asked.weights} on {place}: Penstock dequantizes them to {DEQUANTIZED[kind]}.")
     if asked.kv not in KV[kind]:
         found.append(f"A KV cache in {asked.kv} on {place}: Penstock has {', '.join(KV[kind])} there.")

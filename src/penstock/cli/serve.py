@@ -280,7 +280,7 @@ def _report_loaded(registry: ModelRegistry, settings: Settings, say: Say) -> Non
             continue
         label = f"{model.name}: " if len(registry) > 1 else ""
         size = size_text(facts["weights_bytes"])
-        say(f"{label}weights loaded in {facts['load_s']:.1f} s ({size}); engine ready")
+        say(f"{label}weights loaded in {facts['load_s']:.1f} s ({size} as {facts['weights']}); engine ready")
         if facts["speculation"] != "off":
             say(f"{label}drafts tokens with {facts['speculation']}")
         if note := context_note(facts["context"], model.files.spec.context, settings):

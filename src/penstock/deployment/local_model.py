@@ -136,9 +136,10 @@ class LocalModel:
     # --- the stages before the engine
 
     def _adopt_facts(self, facts: dict[str, Any]) -> None:
-        """The context is less than the model's if memory is short; it may change with a restart."""
+        """The context is less than the model's if memory is short; it may change with a restart, and so may what the
+        weights are kept as."""
         self.pipeline.context = facts["context"]
-        self.card = replace(self.card, context=facts["context"])
+        self.card = replace(self.card, context=facts["context"], weights=facts.get("weights"))
         for replica in self.replicas.replicas:
             replica.card = self.card
 

@@ -69,6 +69,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     capabilities: frozenset[Capability] = frozenset()
     recommended: dict[str, float | int] = {}  # sampling, by its authors, and `max_tokens` for a chat
+    weights: str | None = None  # what an engine keeps them as: "bfloat16", "int4", "Q4_K_M"; None: not known
     drafts: str | None = None  # what drafts tokens: "off", "lookup", "eagle", …; None: not known
     region: str | None = None
     remote: bool = False  # an upstream's

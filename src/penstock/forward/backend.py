@@ -81,6 +81,7 @@ class BuiltBackend(NamedTuple):
     tracer: MakeTracer | None = None  # of the model's inside; None: there is none for this device
     adapters: AdapterCache[Any] | None = None  # None: no sequence may have one
     kv_memory: Sequence[Array] | None = None  # [groups] of [blocks, bytes]; None: blocks are not in one piece
+    keeps_codes: bool = False  # on a GPU: weights stay as a quantized checkpoint has them
 
 
 EndPhase = Callable[[str], None]  # reports that a phase of the start has ended

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -30,7 +31,14 @@ from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
 from penstock.forward.rank_forward import agreed_size
 from penstock.forward.step_adapters import Adapters
-from penstock.forward.torch_loading import device_memory, load_model
+from penstock.forward.torch_loading import (
+    coded_form,
+    device_memory,
+    has_codes,
+    load_blank,
+    load_model,
+    open_weights,
+)
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
@@ -74,6 +82,7 @@ class Extras(NamedTuple):
     adapted: bool = False  # sequences may have adapters,
     adapters: Adapters | None = None  # once there is memory for them
     deterministic: bool = False
+    blank: Callable[[int], Decoder] | None = None  # a model of so many layers at least, of weights with codes
 
 
 PLAIN = Extras()
@@ -112,13 +121,18 @@ def _start(
     device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
     made = CudaPages(config.kv_types, config.kv_scales, dtype, device)
-    deterministic = config.settings.engine.deterministic
-    extras = Extras(drafts=config.drafts, adapted=config.adapter_bytes > 0, deterministic=deterministic)
+    source, form = open_weights(config, device) if has_codes(config) else None, coded_form(config, device)
+    extras = Extras(
+        drafts=config.drafts,
+        adapted=config.adapter_bytes > 0,
+        deterministic=config.settings.engine.deterministic,
+        blank=None if form is None else partial(load_blank, config, form, source),
+    )
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
         precompile(precompiler, spec, sizes, made, dtype=dtype, shard=config.shard, extras=extras)
         end_phase("kernels noted")
         memory = ReleasableMemory(*(DeviceArena(device) for _ in range(3))) if owns_process() else None
-        model = load_model(config, device, memory and memory.weights.empty)
+        model = load_model(config, device, memory and memory.weights.empty, source)
         proposer = load_proposer(config, model, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
@@ -156,7 +170,12 @@ def _start(
         costs = start_drafting(config, backend, proposer, size, capture, weights_bytes=num_bytes, allocate=allocate)
         end_phase("speculation")
     return backend, BuiltBackend(
-        backend, model.num_bytes, size, costs, adapters=extras.adapters and extras.adapters.cache
+        backend,
+        model.num_bytes,
+        size,
+        costs,
+        adapters=extras.adapters and extras.adapters.cache,
+        keeps_codes=model.keeps_codes,
     )
 
 
@@ -183,7 +202,8 @@ def precompile(
     shard: Shard = WHOLE,
     extras: Extras = PLAIN,
 ) -> None:
-    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
+    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns. `blank`: gives
+    a model of so many layers or more, where weights are not dense."""
     if not can_defer_compilation():
         return
     try:
@@ -205,9 +225,12 @@ def _find_kernels(
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
-    small = replace(spec, num_layers=min(layers, spec.num_layers))
     device = made.device
-    model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context, shard=shard)
+    small = replace(spec, num_layers=min(layers, spec.num_layers))
+    if extras.blank is None:
+        model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context, shard=shard)
+    else:
+        model = extras.blank(layers)
     extras = extras._replace(place=silent_place(shard, spec.vocab_size))
     if extras.adapted:
         extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)))

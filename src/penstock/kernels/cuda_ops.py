@@ -1,4 +1,5 @@
-"""The operations on CUDA: Triton kernels; products are skinny GEMMs for a few rows and cuBLAS's for many."""
+"""The operations on CUDA: Triton kernels; products are skinny GEMMs for a few rows, cuBLAS's for many, and with coded
+weights those of `coded_linear`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.kernels.cuda import (
+    coded_linear,
     decode_attention,
     embed,
     gate,
@@ -27,7 +29,7 @@ from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import logits
 from penstock.kernels.torch_internals import float32_product
-from penstock.kernels.weight import Weight
+from penstock.kernels.weight import Form, Weight
 
 if TYPE_CHECKING:
     from penstock.kernels.invariant_ops import InvariantKernels
@@ -71,6 +73,8 @@ class CudaOperations:
             raise UnreducedProduct
         if delta is not None and self.deltas is not None:
             return self._adapted(x, linear, onto, delta, self.deltas)
+        if weight.form is Form.CODED:
+            return coded_linear.coded_linear(x, weight.coded, bias, norm=norm, onto=onto, activation=activation)
         matrix = weight.dense
         if norm is not None and not skinny_gemm.fuses_norm(x, matrix):
             x, norm = self.norm(x, norm), None
@@ -167,9 +171,12 @@ class CudaOperations:
         return out
 
     def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
-        matrix = weight.dense
         if out is None:
-            out = torch.empty(x.shape[0], matrix.shape[0], dtype=torch.float32, device=x.device)
+            out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
+        if weight.form is Form.CODED:
+            coded_linear.coded_logits(x, weight.coded, out)
+            return logits.soft_cap(out, softcap)
+        matrix = weight.dense
         # Accumulated in float32 anyway: no need to round and widen again.
         if self._invariant is not None:
             self._invariant.logits(x, matrix, out)

@@ -82,3 +82,13 @@ def float32_product() -> Callable[[Tensor, Tensor, Tensor], object]:
         warn_slow_path("torch", "product of 16-bit matrices into float32", "logits are rounded to 16 bits first")
         return lambda x, w, out: out.copy_(x @ w)
     return lambda x, w, out: operator(x, w, torch.float32, out=out)
+
+
+def fp8_product(x: Tensor, w: Tensor, scales: tuple[Tensor, Tensor], out: Tensor | None = None) -> Tensor:
+    """x @ w of FP8 matrices, w by columns, in bfloat16. Scales: of both, or of each row of x [rows, 1] and each column
+    of w [1, cols]."""
+    x_scale, w_scale = scales
+    product: Tensor = torch._scaled_mm(
+        x, w, x_scale, w_scale, out_dtype=torch.bfloat16, use_fast_accum=True, **({} if out is None else {"out": out})
+    )
+    return product

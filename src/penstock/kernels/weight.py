@@ -1,9 +1,9 @@
 """Weights: a matrix, and the form it is stored in.
 
 A form is a memory layout that some operations read and others do not. An operation asks for the form it computes with,
-and any other raises `UnsupportedForm`: there are no implicit conversions. A new form (fp8 with scales, int4 in groups,
-MXFP4) is a member of `Form`, an accessor here, a `DeviceForm` in `model.weights.form` that makes it, and a product that
-reads it. A shard of tensor parallelism is a weight of its own, which `model.weights.place` has sliced.
+and any other raises `UnsupportedForm`: there are no implicit conversions. A new form is a member of `Form`, an accessor
+here, a `DeviceForm` in `model.weights.form` that makes it, and a product that reads it. A shard of tensor parallelism
+is a weight of its own, which `model.weights.place` has sliced.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from penstock.kernels.cpu.packed import PackedMatrix
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from penstock.kernels.coded import CodedMatrix
+
 
 class Form(StrEnum):
     DENSE = "dense"  # one tensor [rows, cols] of a float type
     ONEDNN = "onednn"  # one opaque tensor in oneDNN's blocked layout, see `kernels.reference.linear`
     PACKED = "packed"  # panels of the native CPU kernels: floats, or codes with a scale per block (GGUF, int8, int4)
+    CODED = "coded"  # codes with a scale per group, on torch devices: see `kernels.coded`
 
 
 class UnsupportedForm(TypeError):
@@ -37,7 +40,7 @@ class Weight:
     shape: tuple[int, int]
     dtype: Dtype  # that products with it compute in
     num_bytes: int
-    _stored: Tensor | PackedMatrix
+    _stored: Tensor | PackedMatrix | CodedMatrix
 
     @classmethod
     def from_dense(cls, tensor: Tensor) -> Weight:
@@ -51,6 +54,10 @@ class Weight:
     @classmethod
     def from_packed(cls, matrix: PackedMatrix) -> Weight:
         return cls(Form.PACKED, matrix.shape, "float32", matrix.num_bytes, matrix)
+
+    @classmethod
+    def from_coded(cls, matrix: CodedMatrix, dtype: Dtype) -> Weight:
+        return cls(Form.CODED, matrix.shape, dtype, matrix.num_bytes, matrix)
 
     @property
     def dense(self) -> Tensor:
@@ -70,6 +77,12 @@ class Weight:
         if self.form is not Form.PACKED:
             raise self._form_error(Form.PACKED)
         return cast(PackedMatrix, self._stored)
+
+    @property
+    def coded(self) -> CodedMatrix:
+        if self.form is not Form.CODED:
+            raise self._form_error(Form.CODED)
+        return cast("CodedMatrix", self._stored)
 
     def _form_error(self, form: Form) -> UnsupportedForm:
         return UnsupportedForm(f"this operation reads {form} weights, and was given a {self.form} one")

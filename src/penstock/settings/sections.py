@@ -74,8 +74,11 @@ class ModelSettings(Section, frozen=True):
         Literal["auto", "dummy"], Meta(description="dummy: random weights from the model's config alone.")
     ] = "auto"
     quantize: Annotated[
-        Literal["int8", "int4"] | None,
-        Meta(description="Quantize float weights at load time, for the native CPU kernels. [default: no]"),
+        Literal["fp8", "int8", "int4"] | None,
+        Meta(
+            description="Quantize float weights at load time: int8 or int4 with the native CPU kernels, or on a GPU "
+            "that or fp8. [default: no]"
+        ),
     ] = None
     context: Annotated[
         Positive | None, Meta(description="Context length in tokens. [default: the model's, or what fits memory]")

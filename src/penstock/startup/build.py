@@ -192,6 +192,12 @@ def _check_deterministic(config: BackendConfig) -> None:
         )
     if config.kind == "cuda" and config.adapter_bytes > 0:
         raise InvalidSetting("deterministic: adapters on GPUs do not run with it yet", param="deterministic")
+    model, has_codes = config.settings.model, config.spec.quantization or config.files.format == "gguf"
+    if config.kind == "cuda" and (model.quantize or (has_codes and model.load_format != "dummy")):
+        raise InvalidSetting(
+            "deterministic: quantized weights on a GPU do not run with it yet, only models of 16 or 32 bits",
+            param="deterministic",
+        )
     if config.kind == "cuda" and {*QUANTIZED} & {*config.kv_types}:
         raise InvalidSetting(
             f"deterministic: a KV cache of {config.kv_types} on a GPU does not run with it yet, set kv_dtype auto",
@@ -274,11 +280,16 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
     model."""
     whole = settings.engine.tensor_parallel == 1
     native = device == "cpu" and whole and settings.model.dtype == "auto" and library.load() is not None
-    if settings.model.quantize and not native:
+    quantize = settings.model.quantize
+    if quantize and device == "cpu" and not native:
         raise InvalidSetting(
-            "quantize: only the native CPU kernels compute with quantized weights: they need device cpu, dtype auto, "
-            "and a C++ compiler when penstock is installed",
+            "quantize: on a CPU only the native kernels compute with quantized weights: they need dtype auto, and a "
+            "C++ compiler when penstock is installed",
             param="quantize",
+        )
+    if quantize == "fp8" and native:
+        raise InvalidSetting(
+            "quantize: fp8 is for GPUs; on a CPU int8 takes as many bytes, and loses less", param="quantize"
         )
     if native or device == "cuda":
         return "native" if native else "cuda"
@@ -398,6 +409,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "kv_dtype": str(config.kv_types),
         "kernels": _kernels(config.kind),
         "deterministic": config.kind == "native" or config.settings.engine.deterministic,
+        "weights": _weights(config, built.keeps_codes),
         "tensor_parallel": config.shard.world,
         "context": size.context,
         "weights_bytes": built.weights_bytes,
@@ -422,6 +434,13 @@ def _speculation(config: BackendConfig) -> str:
 
 def _kernels(kind: BackendKind) -> str:
     return f"native {library.isa()}" if kind == "native" else "triton" if kind == "cuda" else "torch"
+
+
+def _weights(config: BackendConfig, keeps_codes: bool) -> str:
+    """What matrices are kept as, for people: "int4", "Q4_K_M", "awq int4", "bfloat16"."""
+    if config.settings.model.quantize:
+        return config.settings.model.quantize
+    return config.spec.weights if config.kind == "native" or keeps_codes else config.dtype
 
 
 def _kv_events(config: BackendConfig, built: BuiltBackend) -> KvEventLog | None:

@@ -15,6 +15,7 @@ from penstock.system import typed
 
 Method = Literal["awq", "gptq", "compressed-tensors", "fp8", "modelopt"]
 Stored = Literal["int4", "int8", "fp8", "nvfp4", "mixed", "floats"]
+Inputs = Literal["int8", "fp8"]
 
 AWQ_VERSIONS = ("gemm",)
 GPTQ_FORMATS = {"gptq": 1, "gptq_v2": 0}  # -> what the format subtracts from zero points before it stores them
@@ -38,6 +39,7 @@ class Quantization(msgspec.Struct, frozen=True):
     block: tuple[int, int] | None = (
         None  # FP8: the rows and columns that share a scale, where it is neither a row nor all
     )
+    inputs: Inputs | None = None  # what the checkpoint was made for that inputs of products are rounded to
     kv_scheme: str = ""  # the 8-bit KV cache that the checkpoint has static scales for, as "fp8"; empty: none
 
     @property
@@ -105,7 +107,25 @@ def _compressed(values: Values) -> Quantization:
     blocks = {_block(group, "block_structure") for group in groups if group.raw("strategy") == "block"}
     if len(blocks) > 1:
         raise values.invalid("config_groups", f"have blocks of several sizes: {', '.join(map(str, sorted(blocks)))}")
-    return Quantization("compressed-tensors", typed.convert(stored, Stored), block=blocks.pop() if blocks else None)
+    return Quantization(
+        "compressed-tensors",
+        typed.convert(stored, Stored),
+        block=blocks.pop() if blocks else None,
+        inputs=_inputs(values),
+    )
+
+
+def _inputs(values: Values) -> Inputs | None:
+    """Of all groups; None: they stay as they are, or have types that products here do not have."""
+    found = set()
+    for name in values.part("config_groups").values:
+        group = values.part("config_groups").part(name)
+        if not group.raw("input_activations"):
+            return None
+        rounded = group.part("input_activations")
+        found.add((rounded.raw("type"), rounded.raw("num_bits")))
+    known: dict[object, Inputs] = {("int", 8): "int8", ("float", 8): "fp8"}
+    return known.get(found.pop()) if len(found) == 1 else None
 
 
 def _group(values: Values, name: str) -> Values:
@@ -130,7 +150,7 @@ def _fp8(values: Values) -> Quantization:
     if form != "e4m3":
         raise values.invalid("fmt", f"{form!r} is not supported (e4m3 is)")
     has_blocks = values.raw("weight_block_size") is not None
-    return Quantization("fp8", "fp8", block=_block(values, "weight_block_size") if has_blocks else None)
+    return Quantization("fp8", "fp8", block=_block(values, "weight_block_size") if has_blocks else None, inputs="fp8")
 
 
 def _modelopt(values: Values) -> Quantization:
@@ -138,7 +158,8 @@ def _modelopt(values: Values) -> Quantization:
     if algorithm not in MODELOPT_ALGORITHMS:
         known = ", ".join(MODELOPT_ALGORITHMS)
         raise values.invalid("quant_algo", f"{algorithm!r} is not supported ({known} are)")
-    return Quantization("modelopt", typed.convert(MODELOPT_ALGORITHMS[algorithm], Stored))
+    stored = typed.convert(MODELOPT_ALGORITHMS[algorithm], Stored)
+    return Quantization("modelopt", stored, inputs="fp8" if stored == "fp8" else None)
 
 
 def _block(values: Values, key: str) -> tuple[int, int]:

@@ -99,7 +99,7 @@ def _decode(path: Path, raw: bytes) -> dict[str, _Entry]:
 
 def _check_layout(path: Path, entries: dict[str, _Entry], data_bytes: int) -> None:
     """Tensors follow each other without holes, each as long as its shape says, to the end of the file."""
-    position = 0
+    position, cut = 0, None  # the first tensor that ends behind the file
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         begin, end = entry.data_offsets
         if entry.dtype not in DTYPE_BYTES:
@@ -116,8 +116,11 @@ def _check_layout(path: Path, entries: dict[str, _Entry], data_bytes: int) -> No
                 path, f"tensor {name} of shape {entry.shape} and dtype {entry.dtype} has {end - begin} bytes"
             )
         position = end
-    if position > data_bytes:
-        raise _invalid_file(path, f"it is truncated: its tensors take {position} bytes, {data_bytes} are there")
+        cut = cut or (name if end > data_bytes else None)
+    if cut is not None:
+        raise _invalid_file(
+            path, f"it is truncated in tensor {cut}: its tensors take {position} bytes, {data_bytes} are there"
+        )
     if position < data_bytes:
         raise _invalid_file(path, f"{data_bytes - position} bytes follow its last tensor")
 

@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from penstock.capacity import memory
 from penstock.capacity.device import PRESETS as DEVICES
-from penstock.capacity.formats import FORMATS, packed
+from penstock.capacity.formats import FORMATS, coded
 from penstock.capacity.measured import Observed, StepSeen, compare
 from penstock.capacity.shape import PRESETS
 from penstock.capacity.speed import Speed
@@ -62,10 +62,10 @@ def test_a_wrong_idea_of_the_hardware_gives_no_efficiency_above_1() -> None:
 
 
 def test_a_mixture_is_held_against_itself() -> None:
-    mixed = replace(SHAPE, stored="q4_1", mixture=packed("q4_1", {"Q4_1": 1}, {"Q8_0": 1}))
+    mixed = replace(SHAPE, stored="q4_1", mixtures={"gpu": coded("q4_1", {"Q4_1": 1, "Q8_0": 1})})
     made = compare(replace(SEEN, weights="q4_1", weights_bytes=1.0), mixed, DEVICE)
     assert made is not None
-    assert made.rows[0].theory == memory.weights_bytes(mixed, mixed.format("q4_1"))
+    assert made.rows[0].theory == memory.weights_bytes(mixed, mixed.format("q4_1", "gpu"))
     assert made.rows[0].theory > memory.weights_bytes(mixed, FORMATS["q4_1"])
 
 

@@ -68,8 +68,8 @@ def test_a_gguf_takes_what_its_tensors_take(smollm2: ModelFiles) -> None:
     """Its table is in Q8_0, whatever its name says. Neither that nor Q4_1 grows when it is packed."""
     shape = shape_of(smollm2.spec)
     stored = sum(one.num_bytes for one in read_header(smollm2.weights[0]).tensors.values())
-    assert weights_bytes(shape, shape.format("q4_1")) == stored
-    assert shape.format("q8_0") is FORMATS["q8_0"]
+    assert weights_bytes(shape, shape.format("q4_1", "cpu")) == stored
+    assert shape.format("q8_0", "cpu") is FORMATS["q8_0"]
 
 
 @pytest.mark.parametrize("name", [kind.name for kind in TENSOR_TYPES.values()])

@@ -78,13 +78,13 @@ def waited(self):
     wait(self)
 
 Precompiler.wait = waited
-folder, dtype, process, kv_dtype, mode = sys.argv[1:]
+folder, dtype, process, settings = sys.argv[1:]
 if process == "engine's":
     from penstock.system.ownership import claim_process
 
     claim_process()
-settings = {"dtype": dtype, "kv_memory": "1GiB", "kv_dtype": kv_dtype, "deterministic": mode == "deterministic"}
-with LLM(folder, load_format="dummy", context=4096, device="cuda", **settings) as llm:
+asked = {"load_format": "dummy", "context": 4096, "device": "cuda", "dtype": dtype, "kv_memory": "1GiB"}
+with LLM(folder, **asked, **json.loads(settings)) as llm:
     started = len(events)
     for length in (3, 80, 700):
         for temperature in (0.0, 1.0):
@@ -101,22 +101,25 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("dtype", "process", "kv_dtype", "mode"),
+    ("dtype", "process", "settings"),
     [
-        ("bfloat16", "engine's", "auto", ""),
-        ("float32", "engine's", "auto", ""),
-        ("bfloat16", "user's", "auto", ""),
-        ("bfloat16", "engine's", "auto", "deterministic"),
-        ("bfloat16", "engine's", "fp8", ""),
-        ("bfloat16", "engine's", "int8,int4", ""),
+        ("bfloat16", "engine's", {}),
+        ("float32", "engine's", {}),
+        ("bfloat16", "user's", {}),
+        ("bfloat16", "engine's", {"deterministic": True}),
+        ("bfloat16", "engine's", {"kv_dtype": "fp8"}),
+        ("bfloat16", "engine's", {"kv_dtype": "int8,int4"}),
+        ("bfloat16", "engine's", {"quantize": "int4"}),
+        ("bfloat16", "engine's", {"quantize": "int8"}),
+        ("bfloat16", "engine's", {"quantize": "fp8"}),
     ],
 )
 def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(
-    folder: Path, dtype: str, process: str, kv_dtype: str, mode: str
+    folder: Path, dtype: str, process: str, settings: dict[str, object]
 ) -> None:
     """Forked processes precompile in an engine's own process, threads in a user's."""
     run = subprocess.run(
-        [sys.executable, "-c", START, str(folder), dtype, process, kv_dtype, mode],
+        [sys.executable, "-c", START, str(folder), dtype, process, json.dumps(settings)],
         env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
         capture_output=True,
         text=True,
@@ -159,16 +162,16 @@ def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: p
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize("settings", [{}, {"kv_dtype": "fp8"}, {"quantize": "int4"}])
 def test_an_engine_answers_the_same_after_it_slept(
-    folder: Path, kv_dtype: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA graphs included: they read weights and pages by address."""
     monkeypatch.setattr(cuda_startup, "owns_process", lambda: True)
     prompts = [list(range(first, first + length)) for first, length in ((10, 3), (20, 80), (200, 700))]
     params = [SamplingParams(temperature=t, max_tokens=8, seed=1, ignore_eos=True) for t in (0.0, 1.0, 0.0)]
-    settings = {"load_format": "dummy", "context": 4096, "device": "cuda", "kv_dtype": kv_dtype}
-    with LLM(str(folder), memory_fraction=0.15, **settings) as llm:
+    asked = {"load_format": "dummy", "context": 4096, "device": "cuda", "memory_fraction": 0.15}
+    with LLM(str(folder), **asked, **settings) as llm:
         loop = llm._driver.engine.loop
         awake = torch.cuda.mem_get_info()[0]
         answers = [answer.tokens for answer in llm.generate(prompts, params)]

@@ -30,8 +30,13 @@ from penstock.forward.readback import Readback
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
+from penstock.model import Decoder
+from penstock.model.load_coded import load_coded
 from penstock.model.load_dense import load_dense
+from penstock.model.weights.coded_form import CodedForm
+from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.dummy_tensors import BlankSource
+from penstock.model.weights.rounding import Rounding
 from penstock.store.kv_types import kv_types
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
@@ -129,6 +134,33 @@ def test_real_tensors_take_the_variants_that_were_noted_on_meta(
             paged.step(step)
     assert len(launched.keys) > 5
     assert launched.keys <= planned
+
+
+@pytest.mark.parametrize("quantize", ["int4", "int8", "fp8"])
+def test_weights_of_codes_take_the_variants_that_were_noted_on_meta(
+    quantize: Rounding, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))
+    spec = resolve(str(tiny_models.make("qwen3", tmp_path, hidden_size=256, intermediate_size=384))).spec
+
+    def blank(device: torch.device, layers: int) -> Decoder:
+        form = CodedForm(DenseForm(torch.bfloat16, device), quantize)
+        return load_coded(replace(spec, num_layers=layers), BlankSource(device), form, context=SIZES.context)
+
+    planned = Precompiler(processes=1)
+    extras = Extras(blank=lambda layers: blank(META, layers))
+    precompile(planned, spec, SIZES, made("bfloat16", torch.bfloat16, META), dtype=torch.bfloat16, extras=extras)
+    assert not planned.keys <= noted(spec, torch.bfloat16).keys
+    monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
+    cpu = torch.device("cpu")
+    paged = PagedModel(blank(cpu, 3), block_size=SIZES.block_size, ops=CudaOperations(), dtype=torch.bfloat16)
+    launched = Precompiler(processes=1)
+    with launched.collecting():
+        for length in (250, 100, 40, 25, 10, 1):
+            paged.add([1] * (length + 8))
+            paged.step({len(paged.sequences) - 1: length})
+    assert len(launched.keys) > 5
+    assert launched.keys <= planned.keys
 
 
 def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.packed_samples import random_matrix
+from penstock.kernels.coded import Code, Coding, encode
 from penstock.kernels.cpu.packed import Kind
 from penstock.kernels.reference import linear
 from penstock.kernels.reference.dense import to_dense
@@ -22,6 +23,10 @@ def made(form: Form) -> Weight:
             return Weight.from_onednn(linear.to_onednn(TENSOR))
         case Form.PACKED:
             return Weight.from_packed(random_matrix((Kind.U8, Kind.F32), (16, 16), 64))
+        case Form.CODED:
+            codes = torch.arange(32 * 64, dtype=torch.uint8).view(32, 64) & 15
+            coding = Coding(Code.U4, 32, torch.float16)
+            return Weight.from_coded(encode(coding, codes, torch.ones(32, 2)), "float32")
 
 
 @pytest.mark.parametrize("form", Form)
@@ -43,3 +48,6 @@ def test_what_it_stores() -> None:
     packed = made(Form.PACKED)
     assert to_dense(packed).equal(torch.from_numpy(packed.packed.unpack()))
     assert packed.num_bytes == 16 * 64 + 2 * 2 * 16 + 4 * 16 * 64  # codes, scales of blocks of 32, floats
+    coded = made(Form.CODED)
+    assert to_dense(coded)[0, :16].tolist() == list(range(-8, 8))
+    assert coded.num_bytes == 32 * 64 // 2 * 2 + 2 * 4 * 32  # filled up to 128 columns, scales of groups of 32

@@ -34,6 +34,7 @@ class CountingSource:
     def __init__(self, source: Source) -> None:
         self._source, self.format, self.shapes = source, source.format, source.shapes
         self.stored_type, self.read_blocks, self.release = source.stored_type, source.read_blocks, source.release
+        self.codes = source.codes
         self.numbers = 0
 
     def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:

@@ -45,9 +45,19 @@ def test_choice(
 
 def test_quantized_weights_need_the_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "load", lambda: None)
-    with pytest.raises(InvalidSetting, match="only the native CPU kernels") as caught:
-        build._kind(Settings(model=ModelSettings(quantize="int8")), "cpu")
+    settings = Settings(model=ModelSettings(quantize="int8"))
+    with pytest.raises(InvalidSetting, match="on a CPU only the native kernels") as caught:
+        build._kind(settings, "cpu")
     assert caught.value.param == "quantize"
+    assert build._kind(settings, "cuda") == "cuda"
+
+
+def test_fp8_is_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "load", object)
+    settings = Settings(model=ModelSettings(quantize="fp8"))
+    with pytest.raises(InvalidSetting, match="fp8 is for GPUs; on a CPU int8"):
+        build._kind(settings, "cpu")
+    assert build._kind(settings, "cuda") == "cuda"
 
 
 @pytest.mark.parametrize(

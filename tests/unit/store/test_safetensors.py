@@ -82,7 +82,7 @@ def test_no_flipped_byte_of_a_header_gets_past_as_another_error(path: Path) -> N
         ({"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}}, b"1234", "tensor a"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"12345678", "begins at byte 4"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"12345", "1 bytes follow"),
-        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"12", "truncated"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"12", "truncated in tensor a"),
         (
             {
                 "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},

@@ -172,7 +172,7 @@ def observed_speed(model: LocalModel, journal: Journal) -> Observed | None:
     seen = performance_figures(journal, Source(model.name))
     steps = [entry for entry in seen["decode_by_batch"] if entry["batch"] and entry["steps"] >= ENOUGH_STEPS]
     return Observed(
-        weights=served.stored if facts["kernels"].startswith("native") else facts["dtype"],
+        weights=_kept_as(facts, served),
         kv=facts["kv_dtype"],
         weights_bytes=facts["weights_bytes"],
         kv_bytes=facts["kv_bytes"],
@@ -184,6 +184,15 @@ def observed_speed(model: LocalModel, journal: Journal) -> Observed | None:
         prefill_tokens_per_s=seen["prefill_tokens_per_s"],
         steps=tuple(StepSeen(entry["batch"], entry["step_us_p50"] / 1e6) for entry in steps[:MAX_BATCHES]),
     )
+
+
+def _kept_as(facts: dict[str, Any], served: shape.Shape) -> str:
+    """The planner's name of it."""
+    if facts["kernels"].startswith("native"):
+        return served.stored
+    if facts["weights"] in shape.QUANTIZED:  # at load
+        return shape.QUANTIZED[facts["weights"]]
+    return facts["dtype"] if facts["weights"] == facts["dtype"] else served.stored
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,6 +23,7 @@ class Model(Body, kw_only=True, frozen=True):
     aliases: list[str]
     parent: str | None  # of a LoRA adapter: the model that it changes
     price: Price | None  # per million tokens
+    weights: str | None  # what they are kept as: "bfloat16", "int4", "Q4_K_M", …; null: not known
     drafts: str | None  # what drafts tokens (`--speculate`): "off", "lookup", "eagle", …; null: not known
     recommended: dict[str, float | int]  # sampling, by the model's authors, and `max_tokens` for a chat
 
@@ -44,6 +45,7 @@ def describe(model: ServedModel) -> Model:
         aliases=list(card.aliases),
         parent=card.parent,
         price=card.price,
+        weights=card.weights,
         drafts=card.drafts,
         recommended=card.recommended,
     )

@@ -37,8 +37,8 @@ def load_kv_tile(
     D: tl.constexpr,
 ):
     """Keys [D, n] and values [n, D], both floats, of one KV head at n positions of a row, found through its block
-    table. All positions must exist: beyond the end the caller repeats the last one and masks its score, which is faster than
-    masked loads."""
+    table. All positions must exist: beyond the end the caller repeats the last one and masks its score, which is faster
+    than masked loads."""
     block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)  # pages are larger than 2^31 numbers
     at = (block * BLOCK_SIZE + position % BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
     dim = tl.arange(0, D)

@@ -28,6 +28,13 @@ def architecture() -> int:
     return arch
 
 
+@cache
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on the host."""
+    interpreted: bool = importlib.import_module("triton").knobs.runtime.interpret
+    return interpreted
+
+
 # --- launching
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from penstock.kernels.reference.coded import dequantize
 from penstock.kernels.weight import Form, Weight
 
 
@@ -16,3 +17,5 @@ def to_dense(weight: Weight) -> Tensor:
             return weight.onednn.to_dense()
         case Form.PACKED:
             return torch.from_numpy(weight.packed.unpack())
+        case Form.CODED:
+            return dequantize(weight.coded).to(getattr(torch, weight.dtype))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from penstock.kernels.arrays import round_float
 from penstock.kernels.interface import Batch, Norm, Operations, Pages, Rotary
+from penstock.kernels.weight import Form
 from penstock.model.layers.build import LayerBuilder
 from penstock.model.layers.step import LayerStep
 from penstock.model.weights.loaded import Weights
@@ -39,6 +40,7 @@ class Decoder:
         weights are those of one of them."""
         self.spec = spec
         self.num_bytes = weights.num_bytes
+        self.keeps_codes = any(weight.form is Form.CODED for weight in weights.matrices.values())
         self.embedding, self.head = weights.matrices["embedding"], weights.matrices["head"]
         # Rounded as the checkpoint's makers did, to the type of the numbers it multiplies.
         self.embedding_scale = round_float(spec.embedding_scale, self.embedding.dtype)

@@ -7,6 +7,8 @@ quantized_hf               a source too: AWQ, GPTQ and others (quantized_layers,
 place                      second: slice for a rank, permute, fuse
 form                       third: packed for the native kernels (pack has GGUF's types)
 dense_form                 third, with torch: tensors
+coded_form                 third, with CUDA: codes as a checkpoint has them (codes, unpack_codes), or rounded (rounding)
+blank                      layers without numbers that stand for those of a checkpoint
 map, names                 which tensors make up which parameter, as data
 loaded                     the result: weights by name
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,8 +16,12 @@ from torch import Tensor
 from penstock.kernels.arrays import BFLOAT16, Array
 from penstock.kernels.reference import linear
 from penstock.kernels.weight import Weight
+from penstock.model.weights.codes import CodedPiece, StoredRows
 from penstock.model.weights.map import Kind
 from penstock.model.weights.source import Rows, Shape
+
+if TYPE_CHECKING:
+    from penstock.model.weights.unpack_codes import Codes
 
 Allocate = Callable[[Sequence[int], torch.dtype], Tensor]  # of a shape and a type, not initialised
 
@@ -32,9 +37,18 @@ class DenseForm:
     def reads_blocks(self, stored: str) -> bool:
         return False
 
+    def keeps_codes(self, kind: Kind, pieces: Sequence[CodedPiece | None]) -> bool:
+        return False
+
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        raise AssertionError("it keeps no codes")
+
+    def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
+        raise AssertionError("it keeps no codes")
+
     def matrix(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Weight:
         dense = Weight.from_dense(self._filled(shape, rows, self.dtype))
-        return self._for_products(dense) if kind == "matrix" else dense
+        return dense if kind == "table" else self._for_products(dense)
 
     def vector(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Tensor:
         return self._filled(shape, rows, torch.float32 if kind == "norm" else self.dtype)
@@ -45,12 +59,15 @@ class DenseForm:
     def constant(self, values: Array) -> Tensor:
         return torch.from_numpy(values).to(self.device)
 
+    def empty(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """Not initialised."""
+        if self.allocate is not None:
+            return self.allocate(shape, dtype)
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
     def _filled(self, shape: Shape, rows: Iterable[Rows], dtype: torch.dtype) -> Tensor:
         """One tensor of pieces that follow each other."""
-        if self.allocate is not None:
-            tensor = self.allocate(shape, dtype)
-        else:
-            tensor = torch.empty(shape, dtype=dtype, device=self.device)
+        tensor = self.empty(shape, dtype)
         begin = 0
         for piece in rows:
             end = begin + len(piece.data)

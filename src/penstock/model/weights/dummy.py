@@ -7,6 +7,7 @@ from zlib import crc32
 import numpy as np
 
 from penstock.kernels.arrays import Array
+from penstock.model.weights.codes import StoredCodes
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import Region, Shape
 
@@ -53,6 +54,9 @@ class DummySource:
 
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
+
+    def codes(self, name: str) -> StoredCodes | None:
+        return None
 
     def release(self, name: str) -> None:
         pass

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from penstock.kernels.arrays import Array
 from penstock.kernels.interface import as_array
+from penstock.model.weights.blank import BlankLayers
+from penstock.model.weights.codes import StoredCodes, blank_rows
 from penstock.model.weights.dummy import POOL, pool_offset
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import Region, Shape
@@ -42,19 +44,24 @@ class DeviceDummySource:
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
 
+    def codes(self, name: str) -> StoredCodes | None:
+        return None
+
     def release(self, name: str) -> None:
         pass
 
 
 class BlankSource:
-    """Implements `Source`: zeros that take no memory. What `DenseForm` makes of them has the types, shapes and layouts
-    of real weights: that is all the choice of a kernel depends on."""
+    """Implements `Source`: zeros that take no memory. What `DenseForm` and `CodedForm` make of them has the types,
+    shapes and layouts of real weights: that is all the choice of a kernel depends on."""
 
-    format: Format = "hf"
     shapes = None
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, like: BlankLayers | None = None) -> None:
+        """`like`: layouts of the matrices that are quantized; None: all are floats."""
         self._device = device
+        self._layouts = {} if like is None else like.layouts
+        self.format: Format = "hf" if like is None else like.format
 
     def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:
         shape = shape if region is None else region.shape
@@ -68,6 +75,12 @@ class BlankSource:
 
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
+
+    def codes(self, name: str) -> StoredCodes | None:
+        if name not in self._layouts:
+            return None
+        cols, layout = self._layouts[name]
+        return StoredCodes(layout, lambda rows: blank_rows(name, rows.end - rows.begin, cols, layout))
 
     def release(self, name: str) -> None:
         pass

@@ -1,12 +1,12 @@
 """Third stage of loading, form: placed rows become weights in the form that the device's kernels read.
 
-`DeviceForm` is the protocol. `PackedForm` is for the native CPU kernels; `dense_form.DenseForm`, for torch and CUDA,
-needs torch.
+`DeviceForm` is the protocol. `PackedForm` is for the native CPU kernels. Others need torch: `dense_form.DenseForm`, for
+torch and CUDA, and `coded_form.CodedForm`, for CUDA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix, Segment, segment_bytes
 from penstock.kernels.interface import as_tensor
 from penstock.kernels.weight import Weight
+from penstock.model.weights.codes import CodedPiece, StoredRows
 from penstock.model.weights.map import Kind
 from penstock.model.weights.pack import FORMATS, Quantization, kind_of, pack_blocks, pack_floats, pack_quantized
 from penstock.model.weights.source import Rows, Shape
@@ -24,13 +25,24 @@ from penstock.model.weights.source import Rows, Shape
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from penstock.model.weights.unpack_codes import Codes
+
 
 class DeviceForm(Protocol):
     def reads_blocks(self, stored: str) -> bool:
         """Whether it takes tensors of this type as the blocks they are stored in."""
 
+    def keeps_codes(self, kind: Kind, pieces: Sequence[CodedPiece | None]) -> bool:
+        """Whether it takes a matrix of these pieces as codes. None: one that has floats alone."""
+
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        """Rows of one matrix below each other, on the device."""
+
+    def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
+        """Such a matrix. `codes` is lazy."""
+
     def matrix(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Weight:
-        """A matrix or a table. `rows` is lazy: a piece is read when the iteration reaches it."""
+        """Any other, or a table. `rows` is lazy: a piece is read when the iteration reaches it."""
 
     def vector(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Tensor:
         """A norm, which is float32, or a bias."""
@@ -51,6 +63,15 @@ class PackedForm:
 
     def reads_blocks(self, stored: str) -> bool:
         return stored in FORMATS
+
+    def keeps_codes(self, kind: Kind, pieces: Sequence[CodedPiece | None]) -> bool:
+        return False  # it takes blocks
+
+    def unpacked(self, rows: Sequence[StoredRows]) -> Codes:
+        raise AssertionError("it takes blocks")
+
+    def coded(self, pieces: Sequence[CodedPiece], codes: Iterable[Codes]) -> Weight:
+        raise AssertionError("it takes blocks")
 
     def matrix(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Weight:
         return Weight.from_packed(PackedMatrix([self._segment(piece) for piece in rows], shape[1]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from penstock.kernels.arrays import Array
+from penstock.model.weights.codes import BLOCKS, Packing, StoredCodes, StoredRows
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Region, Shape, Span
@@ -46,6 +48,19 @@ class GgufSource:
     def read_blocks(self, name: str, shape: Shape) -> Array:
         info, raw = self._raw(name)
         return raw.reshape(info.shape[0], -1)
+
+    def codes(self, name: str) -> StoredCodes | None:
+        info, raw = self._raw(name)
+        if info.type.name not in BLOCKS or len(info.shape) != 2:
+            return None
+        layout, blocks = BLOCKS[info.type.name], raw.reshape(info.shape[0], -1)
+        packing = cast(Packing, info.type.name)
+
+        def read(rows: Span) -> StoredRows:
+            shape = (rows.end - rows.begin, info.shape[1])
+            return StoredRows(name, layout, packing, shape, blocks[slice(*rows)])
+
+        return StoredCodes(layout, read)
 
     def release(self, name: str) -> None:
         info = self._tensors[name]

@@ -64,6 +64,13 @@ def block_type(bits: int, cols: int, groups: int, zeros: Array, *, runs: bool) -
     return "Q4_0" if middle else "Q4_1"
 
 
+def group_order(group_of: Array, groups: int) -> Array | None:
+    """[cols] int64: the inputs in the order of their groups; None: those are of several sizes."""
+    if len(set(np.bincount(group_of, minlength=groups).tolist())) > 1:
+        return None
+    return np.argsort(group_of, kind="stable")
+
+
 def unpack(words: Array, bits: Literal[4, 8]) -> Array:
     """[..., n] int32 -> [..., n * 32 / bits] uint8, from the lowest bits on"""
     octets: Array = np.ascontiguousarray(words).view(np.uint8)

@@ -19,8 +19,8 @@ Extent = Literal["vocab", "hidden", "q", "kv", "qkv", "ffn", "gate_up", "head"]
 Format = Literal["hf", "gguf"]
 Transform = Callable[[Array, ModelSpec], Array]
 
-# matrix: read by `linear` and `logits`. table: read by `embed`. norm: a vector kept in float32. bias: a vector.
-Kind = Literal["matrix", "table", "norm", "bias"]
+# matrix: read by `linear`. head: by `logits`. table: by `embed`. norm: a vector kept in float32. bias: a vector.
+Kind = Literal["matrix", "head", "table", "norm", "bias"]
 
 # Extents that are several others one after the other, in checkpoints that have fused them
 SECTIONS: dict[Extent, tuple[Extent, ...]] = {"qkv": ("q", "kv", "kv"), "gate_up": ("ffn", "ffn")}

@@ -13,7 +13,7 @@ EMBEDDING = Parameter(
     "embedding", "table", (Part("model.embed_tokens.weight", "token_embd.weight", "vocab"),), "hidden"
 )
 HEAD = Parameter(
-    "head", "matrix", (Part("lm_head.weight", "output.weight", "vocab"),), "hidden", exists=lambda spec: not spec.tied
+    "head", "head", (Part("lm_head.weight", "output.weight", "vocab"),), "hidden", exists=lambda spec: not spec.tied
 )
 
 

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.kernels.interface import as_array, as_tensor
+from penstock.model.weights.codes import CodedPiece, Layout
 from penstock.model.weights.map import SECTIONS, Extent, Format, Kind, Parameter, Transform, extents
 from penstock.model.weights.source import Region, Rows, Shape, Span
 from penstock.store.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from penstock.model.weights.unpack_codes import Codes
 
 
 class Shard(NamedTuple):
@@ -61,6 +66,21 @@ class Piece:
             placed = placed._replace(data=self.transform(placed.data, spec))
         return placed
 
+    def place_codes(self, read: Codes, spec: ModelSpec) -> Codes:
+        """Permute the rows, cut the columns out."""
+        assert self.region.columns is not None
+        change = self.transform
+        permuted = read if change is None else read.map_rows(lambda rows: as_tensor(change(as_array(rows), spec)))
+        columns = self.region.columns
+        return permuted if columns == (0, self.stored_shape[1]) else permuted.cut_columns(columns)
+
+    def coded(self, layout: Layout | None) -> CodedPiece | None:
+        """What goes into the parameter, of codes with this layout; None: it must be read as floats."""
+        columns = self.region.columns
+        assert columns is not None
+        cut = None if layout is None else layout.cut(self.stored_shape[1], columns)
+        return None if cut is None else CodedPiece(self.shape[0], self.shape[1], cut)
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -76,7 +96,7 @@ class Placement:
 
     @property
     def is_matrix(self) -> bool:
-        return self.kind in ("matrix", "table")
+        return self.kind in ("matrix", "head", "table")
 
 
 def placements(

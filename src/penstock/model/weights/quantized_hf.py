@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array
+from penstock.model.weights.codes import StoredCodes
 from penstock.model.weights.map import Format
 from penstock.model.weights.quantized_layers import LayerTensors, QuantizedMatrix, reader
 from penstock.model.weights.safetensors import SafetensorsSource
@@ -61,6 +62,9 @@ class QuantizedSource:
 
     def read_blocks(self, name: str, shape: Shape) -> Array:
         return self._matrices[name].blocks()
+
+    def codes(self, name: str) -> StoredCodes | None:
+        return self._matrices[name].codes if name in self._matrices else None
 
     def release(self, name: str) -> None:
         for tensor in self._matrices[name].tensors if name in self._matrices else (name,):

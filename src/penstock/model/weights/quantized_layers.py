@@ -9,17 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
-from penstock.model.weights.grouped_codes import FLOATS, GroupedCodes, block_type, unpack, unpack_awq, unpack_gptq
+from penstock.model.weights.codes import Layout, Packing, StoredCodes, StoredRows, as_scales, scale_type
+from penstock.model.weights.grouped_codes import (
+    FLOATS,
+    GroupedCodes,
+    block_type,
+    group_order,
+    unpack,
+    unpack_awq,
+    unpack_gptq,
+)
 from penstock.model.weights.safetensors import SafetensorsSource
-from penstock.model.weights.small_floats import E4M3, NVFP4_GROUP, fp8_to_floats, nvfp4_to_blocks, nvfp4_to_floats
+from penstock.model.weights.small_floats import (
+    E4M3,
+    NVFP4_GROUP,
+    fp8_to_floats,
+    nvfp4_to_blocks,
+    nvfp4_to_floats,
+)
 from penstock.model.weights.source import Shape, Span
-from penstock.store.hf_quantization import Method, Quantization
+from penstock.store.hf_quantization import Inputs, Method, Quantization
 
 Bits = Literal[4, 8]
 
@@ -31,6 +46,7 @@ class QuantizedMatrix:
     stored_type: str  # of its blocks; "F16": it has none
     floats: Callable[[Span, Span], Array]  # of these rows and columns, float32
     blocks: Callable[[], Array]  # [rows, bytes of a row] uint8
+    codes: StoredCodes | None = None  # None: their groups are not equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +122,15 @@ def _awq(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         taken = _words(rows, 8)
         return unpack_awq(tensors.read("qweight")[slice(*columns), slice(*taken)])[_within(rows, taken, 8)]
 
+    def stored(rows: Span) -> tuple[Array, int]:
+        taken = _words(rows, 8)
+        return tensors.read("qweight")[:, slice(*taken)], rows.begin - taken.begin * 8
+
     _check_groups(tensors, "scales", tensors.shape("scales")[::-1], (words * 8, cols))
     if tensors.shape("qzeros") != (tensors.shape("scales")[0], words):
         raise tensors.wrong_scales("qzeros", (words * 8, cols))
-    grouped = _Grouped((words * 8, cols), 4, codes, lambda: tensors.scales("scales").T, zeros)
+    words_of = Words(tensors.name("qweight"), "awq", stored)
+    grouped = _Grouped((words * 8, cols), 4, words_of, codes, lambda: tensors.scales("scales").T, zeros)
     return grouped.matrix(names, tensors.shape("scales")[0])
 
 
@@ -129,7 +150,8 @@ def _gptq(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
         unpacked = unpack_gptq(tensors.read("qweight")[slice(*taken), slice(*rows)], bits)
         return unpacked[:, _within(columns, taken, 32 // bits)]
 
-    grouped = _Grouped(shape, bits, codes, lambda: tensors.scales("scales").T, zeros, group_of)
+    words_of = Words(tensors.name("qweight"), "columns", lambda rows: (tensors.read("qweight")[:, slice(*rows)], 0))
+    grouped = _Grouped(shape, bits, words_of, codes, lambda: tensors.scales("scales").T, zeros, group_of)
     return grouped.matrix(names, tensors.shape("scales")[0])
 
 
@@ -155,11 +177,14 @@ def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         unpacked = unpack(tensors.read("weight_packed")[slice(*rows), slice(*taken)], bits)
         return np.ascontiguousarray(unpacked[:, _within(columns, taken, 32 // bits)])
 
-    grouped = _Grouped((rows, cols), bits, codes, lambda: tensors.scales("weight_scale"), zeros, group_of)
+    packing: Packing = "nibbles" if bits == 4 else "flipped"
+    what = "weight_packed"
+    words_of = Words(tensors.name(what), packing, lambda rows: (tensors.read(what)[slice(*rows)], 0))
+    grouped = _Grouped((rows, cols), bits, words_of, codes, lambda: tensors.scales("weight_scale"), zeros, group_of)
     return grouped.matrix(names, groups)
 
 
-def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
+def _int8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     """compressed-tensors: a scale for the matrix, for each row, or for groups of a row."""
     shape = tensors.matrix_shape("weight")
     names = tensors.names("weight_scale", optional=("weight_zero_point",))
@@ -179,7 +204,11 @@ def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     def codes(rows: Span, columns: Span) -> Array:
         return tensors.read("weight").view(np.uint8)[slice(*rows), slice(*columns)] ^ 0x80
 
-    return _Grouped(shape, 8, codes, lambda: by_row(tensors.scales("weight_scale")), zeros).matrix(names, groups)
+    words_of = Words(
+        tensors.name("weight"), "octets", lambda rows: (tensors.read("weight").view(np.uint8)[slice(*rows)], 0)
+    )
+    scales_of, inputs = (lambda: by_row(tensors.scales("weight_scale"))), _only("int8", quantization)
+    return _Grouped(shape, 8, words_of, codes, scales_of, zeros, inputs=inputs).matrix(names, groups)
 
 
 def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
@@ -197,7 +226,15 @@ def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
         codes = tensors.read("weight")[slice(*rows), slice(*columns)]
         return fp8_to_floats(codes, to_float32(tensors.scales(what).reshape(grid)), block, (rows.begin, columns.begin))
 
-    return QuantizedMatrix(shape, names, FLOATS, floats, _no_blocks)
+    def codes(rows: Span) -> StoredRows:
+        factors = as_scales(tensors.scales(what).reshape(grid))[np.arange(*rows) // block[0]]
+        taken = tensors.read("weight")[slice(*rows)]
+        return StoredRows(tensors.name("weight"), layout, "octets", (len(taken), cols), taken, factors)
+
+    group = block[1] if grid[1] > 1 else 0
+    layout = Layout("e4m3", group, scale_type(tensors.scales(what)), inputs=_only("fp8", quantization))
+    stored = None if cols % block[1] else StoredCodes(layout, codes)
+    return QuantizedMatrix(shape, names, FLOATS, floats, _no_blocks, stored)
 
 
 def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
@@ -216,9 +253,16 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         octets = slice(groups.begin * NVFP4_GROUP // 2, groups.end * NVFP4_GROUP // 2)
         return tensors.read(tensors.codes)[slice(*rows), octets], scales * (1 / factor if divides else factor)
 
+    layout = Layout("e2m1", NVFP4_GROUP)
+
     def floats(rows: Span, columns: Span) -> Array:
         groups = _words(columns, NVFP4_GROUP)
         return nvfp4_to_floats(*part(rows, groups))[:, _within(columns, groups, NVFP4_GROUP)]
+
+    def codes(rows: Span) -> StoredRows:
+        octets, scales = part(rows, Span(0, shape[1] // NVFP4_GROUP))
+        extent = (len(octets), shape[1])
+        return StoredRows(tensors.name("weight"), layout, "nibbles", extent, octets, scales.astype(np.float16))
 
     return QuantizedMatrix(
         shape,
@@ -226,7 +270,16 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
         "NVFP4" if shape[1] % 32 == 0 else FLOATS,
         floats,
         blocks=lambda: nvfp4_to_blocks(*part(Span(0, rows), Span(0, shape[1] // NVFP4_GROUP))),
+        codes=StoredCodes(layout, codes),
     )
+
+
+class Words(NamedTuple):
+    """Where codes are stored."""
+
+    name: str
+    packing: Packing
+    of: Callable[[Span], tuple[Array, int]]  # those that hold these rows, and which row among theirs is the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +288,16 @@ class _Grouped:
 
     shape: tuple[int, int]
     bits: Bits
+    words: Words
     codes: Callable[[Span, Span], Array]  # of these rows and columns, uint8
     scales: Callable[[], Array]  # [rows, groups]
     zeros: Callable[[], Array]  # [rows, groups] or [1, 1]
     group_of: Array | None = None  # [cols]: None if groups are runs of inputs
+    inputs: Inputs | None = None  # see `Layout`
 
     def matrix(self, names: tuple[str, ...], groups: int) -> QuantizedMatrix:
-        kind = block_type(self.bits, self.shape[1], groups, self.zeros(), runs=self.group_of is None)
+        zeros = self.zeros()
+        kind = block_type(self.bits, self.shape[1], groups, zeros, runs=self.group_of is None)
         rows, columns = Span(0, self.shape[0]), Span(0, self.shape[1])
         return QuantizedMatrix(
             self.shape,
@@ -249,7 +305,35 @@ class _Grouped:
             kind,
             floats=lambda rows, columns: self.decode(rows, columns).to_floats(),
             blocks=lambda: self.decode(rows, columns).to_blocks(kind),
+            codes=self.stored_codes(zeros, groups),
         )
+
+    def stored_codes(self, zeros: Array, groups: int) -> StoredCodes | None:
+        """None: groups are of several sizes."""
+        cols = self.shape[1]
+        order = None if self.group_of is None else group_order(self.group_of, groups)
+        if cols % groups or (self.group_of is not None and order is None):
+            return None
+        fixed = bool((zeros == 1 << (self.bits - 1)).all())
+        layout = Layout(
+            "u4" if self.bits == 4 else "s8",
+            cols // groups if groups > 1 else 0,
+            scale_type(self.scales()),
+            None if fixed else "zeros" if self.bits == 4 else "offsets",
+            self.inputs if fixed and groups == 1 else None,
+            0 if order is None else hash(order.tobytes()),
+        )
+
+        def read(rows: Span) -> StoredRows:
+            (name, packing, words_of), scales = self.words, as_scales(self.scales()[slice(*rows)])
+            shifts = None if fixed else self.zeros()[slice(*rows)]
+            if shifts is not None and self.bits == 8:
+                shifts = (128 - shifts.astype(np.float32)) * to_float32(scales)
+            words, first = words_of(rows)
+            shape = (rows.end - rows.begin, cols)
+            return StoredRows(name, layout, packing, shape, words, scales, shifts, order, first)
+
+        return StoredCodes(layout, read)
 
     def decode(self, rows: Span, columns: Span) -> GroupedCodes:
         scales, zeros, group_of = to_float32(self.scales()[slice(*rows)]), self.zeros(), self.group_of
@@ -258,6 +342,11 @@ class _Grouped:
             size = -(-self.shape[1] // scales.shape[1])
             group_of = np.arange(*columns) // size if group_of is None else group_of[slice(*columns)]
         return GroupedCodes(self.codes(rows, columns), scales, zeros, group_of)
+
+
+def _only(inputs: Inputs, quantization: Quantization) -> Inputs | None:
+    """Inputs are rounded to the type of the weights, or not at all."""
+    return inputs if quantization.inputs == inputs else None
 
 
 def _words(span: Span, size: int) -> Span:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from penstock.errors import WeightsMismatch
+from penstock.model.weights.codes import Layout, StoredRows
 from penstock.model.weights.map import WeightMap
 from penstock.model.weights.place import Piece, Placement
 from penstock.model.weights.source import Rows, Source
@@ -42,6 +43,17 @@ class Reader:
         """All of it, as the blocks of the quantized type it is stored in."""
         name, shape = self._names[piece.name], piece.stored_shape
         return Rows(self._source.read_blocks(name, shape), self._source.stored_type(name), shape[-1], is_blocks=True)
+
+    def layout(self, piece: Piece) -> Layout | None:
+        """Of the codes of all of it; None: it is read as floats."""
+        stored = self._source.codes(self._names[piece.name])
+        return None if stored is None else stored.layout
+
+    def read_codes(self, piece: Piece) -> list[StoredRows]:
+        """Its rows, with all columns."""
+        stored = self._source.codes(self._names[piece.name])
+        assert stored is not None
+        return [stored.read(rows) for rows in piece.region.rows]
 
     def release(self, piece: Piece) -> None:
         """What was read of it is not needed any more."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import BFLOAT16, Array
+from penstock.model.weights.codes import StoredCodes
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Region, Shape
 from penstock.store.safetensors import read_index
@@ -73,3 +74,6 @@ class SafetensorsSource:
 
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
+
+    def codes(self, name: str) -> StoredCodes | None:
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from penstock.errors import ModelInvalid, ModelNotFound
 from penstock.kernels.arrays import Array
 from penstock.model.weights.map import Format
 from penstock.store.gguf import TENSOR_TYPES
+
+if TYPE_CHECKING:
+    from penstock.model.weights.codes import StoredCodes
 
 Shape = tuple[int, ...]
 BLOCK_ELEMENTS = {kind.name: kind.block_elements for kind in TENSOR_TYPES.values()} | {"NVFP4": 32}
@@ -80,6 +83,9 @@ class Source(Protocol):
 
     def read_blocks(self, name: str, shape: Shape) -> Array:
         """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Read-only."""
+
+    def codes(self, name: str) -> StoredCodes | None:
+        """Of a quantized matrix, whichever way it is stored; None: it has none that `codes` has a layout for."""
 
     def release(self, name: str) -> None:
         """What was read of this tensor is not needed any more."""

@@ -15,6 +15,7 @@ CARD = ModelCard(
     context=128,
     price=Price(input=0.5, output=1.5),
     capabilities=frozenset({"tools", "chat"}),
+    weights="int4",
     drafts="lookup",
     recommended={"temperature": 0.2, "max_tokens": 512},
     created=1_700_000_000,
@@ -37,6 +38,7 @@ def test_models() -> None:
         "capabilities": ["chat", "tools"],
         "aliases": ["small"],
         "price": {"input": 0.5, "output": 1.5, "cached_input": None},
+        "weights": "int4",
         "drafts": "lookup",
         "recommended": {"temperature": 0.2, "max_tokens": 512},
     }
