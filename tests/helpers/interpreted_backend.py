@@ -39,6 +39,10 @@ CPU = torch.device("cpu")
 class HostOperations(TorchOperations):
     """Of batches whose lengths on the host are those of the capture."""
 
+    def __init__(self, deterministic: bool = False) -> None:
+        super().__init__()
+        self.deltas = None  # of adapters, which no sequence has
+
     def attention(self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, **how: Any) -> Tensor:
         starts, lengths = batch.starts.tolist(), batch.lengths.tolist()
         own = replace(batch, host_starts=starts, host_lengths=lengths)

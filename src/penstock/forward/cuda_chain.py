@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.cuda_inputs import gather
-from penstock.forward.cuda_proposer import DeviceHost, FollowedStep
+from penstock.forward.cuda_proposer import MOST_DRAFTS, DeviceHost, FollowedStep
 from penstock.forward.dense_packing import DensePacker
 from penstock.forward.graph_capture import GraphCapture
 from penstock.kernels.cuda.draft_rows import next_tokens
@@ -32,6 +32,7 @@ class ChainHead:
     """Implements `HeadNetwork`."""
 
     num_steps = 2  # the first draft follows from the target's state
+    most = MOST_DRAFTS
 
     def __init__(
         self,

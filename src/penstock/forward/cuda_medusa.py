@@ -34,7 +34,8 @@ class MedusaNetwork:
         device, self.dtype = embedding.device, embedding.dtype
         self._device = device
         packer = DensePacker(0.0, embedding.dtype, device, allocate)
-        self.width, self.num_steps, self._ops = spec.hidden_size, spec.num_heads, CudaOperations()
+        self.width, self._ops = spec.hidden_size, CudaOperations()
+        self.num_steps = self.most = spec.num_heads
         self._blocks = [[packer.linear(block) for block in blocks] for blocks in weights.blocks]
         ids = weights.token_ids
         self._heads = [output_head(own, target.head, ids, packer) for own in weights.heads]

@@ -69,6 +69,7 @@ class HeadNetwork(Protocol):
     width: int  # of what its drafts begin with
     dtype: torch.dtype
     num_steps: int  # different steps of drafting, the last of which is repeated
+    most: int  # drafts of a row
     saved: Tensor  # [slots * period, width of states]: states of the newest tokens of each slot
     period: int
 
@@ -221,14 +222,15 @@ class HeadDrafts:
     def _launch(self, rows: list[tuple[int, int, int]], kept: Tensor) -> None:
         """Draft for rows of slot, length less `kept`, and number of drafts."""
         host, size = self._host, self._sizes[bisect_left(self._sizes, len(rows))]
-        slots, lengths, numbers = (list(values) for values in zip(*rows, strict=True))
+        slots, lengths, asked = (list(values) for values in zip(*rows, strict=True))
+        numbers = [min(number, self._network.most) for number in asked]
         masks = [host.sampler.no_mask if host.has_constraint(slot) else slot for slot in slots]
         # A draft follows from the entry two positions before, which needs a block.
         ends = [min(host.slots.capacity(slot) + 2, host.context + 1) for slot in slots]
         places = upload([slots, lengths, ends, numbers, masks], host.slots.tokens.device)
         draft_rows.begin_drafts(places, kept, self._rows[size], host.padding_slot)
         full = not host.sampler.begin_drafts(slots)
-        for number in range(min(max(numbers), MOST_DRAFTS)):
+        for number in range(max(numbers)):
             self._run(size, min(number, self._network.num_steps - 1), full)
         drafts = torch.empty(len(rows), MOST_DRAFTS, dtype=torch.int32, device=places.device)
         draft_rows.collect_drafts(places, kept, host.slots.tokens, drafts)

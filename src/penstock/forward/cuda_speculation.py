@@ -11,11 +11,11 @@ from penstock.forward.cuda_backend import CudaBackend
 from penstock.forward.cuda_chain import ChainHead
 from penstock.forward.cuda_draft_model import DraftModelOnDevice
 from penstock.forward.cuda_medusa import MedusaNetwork
+from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.cuda_proposer import HeadDrafts, HeadNetwork
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.memory import CacheSize
 from penstock.forward.step_costs import step_costs
-from penstock.forward.torch_loading import allocate_pages
 from penstock.kernels.interface import Pages
 from penstock.model import Decoder, open_source
 from penstock.model.load_dense import TORCH_DTYPES, load_dense
@@ -63,7 +63,7 @@ def start_drafting(
     def pages(spec: ModelSpec) -> list[Pages]:
         groups = len(spec.cache_groups)
         blocks = CacheSize(size.block_size, size.blocks[:1] * groups, (0,) * groups)
-        return allocate_pages(spec, blocks, dtype, device, allocate)
+        return CudaPages(config.kv_types, None, dtype, device).allocate(spec, blocks, allocate)
 
     copy, draft_s = backend.copy_of_slots(), 0.0
     proposer: Proposer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from penstock.kernels.interface import Batch, Operations, Pages
@@ -23,11 +22,14 @@ def tapped_forward(
         hidden = model.forward(ops, batch, pages)
         return hidden, hidden
     width = model.spec.hidden_size
-    states = torch.empty(len(batch.tokens), len(taps) * width, dtype=pages[0].keys.dtype, device=batch.tokens.device)
+    states: list[Tensor] = []
 
     def tap(number: int, x: Tensor) -> None:
         if number in taps:
+            if not states:
+                states.append(x.new_empty(len(x), len(taps) * width))
             place = taps.index(number) * width
-            states[:, place : place + width] = x
+            states[0][:, place : place + width] = x
 
-    return model.forward(ops, batch, pages, tap), states
+    hidden = model.forward(ops, batch, pages, tap)
+    return hidden, states[0]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -262,7 +264,10 @@ def test_a_part_with_a_logit_far_below_all_others() -> None:
     for slot, entry in enumerate(params):
         sampler.admit(admit(slot, entry, slot))
     sampler._write_params()
-    rows, tokens = torch.tensor([[0, 1, 2], [0] * 3, [1] * 3], device=DEVICE), torch.zeros(3, dtype=torch.int64)
+    rows, tokens = (
+        torch.tensor([[0, 1, 2], [0] * 3, [1] * 3, [0, 1, 2]], device=DEVICE),
+        torch.zeros(3, dtype=torch.int64),
+    )
     on_device, tokens = logits.to(DEVICE), tokens.to(DEVICE)
     kernels.find_part_maxima(on_device, rows, sampler.tables, sampler.scratch, mask=False)
     draw_top_k_top_p(on_device, rows, sampler.tables, sampler.scratch, tokens)
@@ -354,12 +359,14 @@ class Both:
         """With rows that only fill up, and the greedy token, which comes first, in the slots."""
         count, spare = len(slots), len(self.ours.tables.tokens) - 1
         work = torch.cat((logits, torch.randn_like(logits[:2])))
-        rows = torch.tensor([[*slots, spare, spare], [0] * (count + 2), [*positions, 0, 0]], device=DEVICE)
+        padded = [*slots, spare, spare]
+        rows = torch.tensor([padded, [0] * (count + 2), [*positions, 0, 0], padded], device=DEVICE)
         tokens = torch.zeros(count + 2, dtype=torch.int64, device=DEVICE)
         given = work, rows, self.ours.tables, self.ours.scratch, tokens
         kernels.greedy(*given)
 
-        def replay(full: bool) -> Tensor:
+        def replay(full: bool, masks: Sequence[int] | None) -> Tensor:
+            assert masks is None
             kernels.full(*given) if full else kernels.filtered(*given, found=True)
             return tokens[:count]
 
@@ -440,7 +447,7 @@ def test_rows_that_only_fill_up_draw_nothing() -> None:
         sampler.admit(admit(slot, params, seed=0))
     sampler._write_params()
     logits = torch.randn(5, 300, device=DEVICE)
-    rows = torch.tensor([[3, 0, 1, 3, 2], [0] * 5, [0, 7, 0, 0, 9]], device=DEVICE)
+    rows = torch.tensor([[3, 0, 1, 3, 2], [0] * 5, [0, 7, 0, 0, 9], [3, 0, 1, 3, 2]], device=DEVICE)
     tokens = torch.zeros(5, dtype=torch.int64, device=DEVICE)
     kernels.full(logits, rows, sampler.tables, sampler.scratch, tokens)
     written = sampler.tables.tokens.cpu()
@@ -449,6 +456,21 @@ def test_rows_that_only_fill_up_draw_nothing() -> None:
     assert (written[0, 7], written[2, 9]) == (drawn[1], drawn[4])
     written[0, 7] = written[2, 9] = 0
     assert int(written.count_nonzero()) == 0
+
+
+def test_each_draft_has_its_mask() -> None:
+    """A slot with two drafts draws three tokens; the mask of its first is the slot's own. Another slot draws one."""
+    vocab = 900
+    sampler = CudaSampler(vocab, torch.zeros(3, 20, dtype=torch.int32, device=DEVICE), 4)
+    constrained = SamplingParams(temperature=0.0, constraint=Constraint("regex", "a"))
+    for slot, params in ((0, SamplingParams(temperature=0.0)), (2, constrained)):
+        sampler.admit(admit(slot, params, seed=0))
+    allowed = [{5}, {77, 78}, {899}]
+    masks = StepConstraints([0, 1, 2], [], np.stack([pack_bits(one, vocab) for one in allowed]), {})
+    logits = torch.randn(4, vocab, generator=torch.Generator().manual_seed(0))
+    drawn = sampler.sample(logits.to(DEVICE), [2, 2, 2, 0], [4, 5, 6, 9], masks).tokens.tolist()
+    likelier = 77 if logits[1, 77] > logits[1, 78] else 78
+    assert drawn == [5, likelier, 899, int(logits[3].argmax())]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="there is nothing to wait for")

@@ -23,7 +23,7 @@ CHOSEN = {
     "test_invariant_gemm.py": "right and (5-100-77 or 33-96-128 or described)",
     "test_cuda_kv.py": "transform or saturate or (stored and 4-2-16) or (test_attention and 4-2-32-8 and int8-int4)",
     "test_cuda_coded.py": "codes or eight or order or (surrounds and 17)",
-    "test_cuda_sample.py": "greedy_and_plain or fill_up or log_prob or (cpu_draws and 900) or smallest or rules_are",
+    "test_cuda_sample.py": "greedy_and_plain or fill_up or log_p or (cpu_draws and 900) or small or rules_are or mask",
 }
 
 

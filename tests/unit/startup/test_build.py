@@ -122,7 +122,7 @@ def test_what_drafts_on_which_device() -> None:
             assert build._drafts(Settings(engine=EngineSettings(speculate=how)), files, kind) is not None  # type: ignore[arg-type]
     ranks = EngineSettings(speculate="auto", tensor_parallel=2)
     assert build._drafts(Settings(engine=ranks), files, "cuda") is None
-    with pytest.raises(InvalidSetting, match="tensor_parallel on a GPU"):
+    with pytest.raises(InvalidSetting, match="tensor_parallel on GPUs"):
         build._drafts(Settings(engine=EngineSettings(speculate="lookup", tensor_parallel=2)), files, "cuda")
     with pytest.raises(PenstockError, match="no folder head with a draft head"):
         build._drafts(Settings(engine=EngineSettings(speculate="eagle:head")), files, "cuda")
