@@ -30,13 +30,12 @@ def _find_b(numbers, table, tiles, tile, entries, entry, outs, size, UNIT: tl.co
 
 
 @triton.jit
-def _sum_splits(
+def _find_parts(
     parts,
     first,
     row,
     count,
     part,
-    unit,
     units,
     PARTS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -44,42 +43,54 @@ def _sum_splits(
     UNIT: tl.constexpr,
     MAX_RANK: tl.constexpr,
 ):
-    """A·x [ranks, rows] of a unit, from its partial sums. They are loaded all at once: one by one, each would be waited
-    for."""
-    rank = tl.arange(0, UNIT)
+    """Where the partial sums of A·x [splits, ranks, rows] of a projection's first unit are, and which there are. They
+    are loaded all at once: one by one, each would be waited for."""
     split = tl.arange(0, MOST_SPLITS)[:, None, None]
-    place = (((first + row).to(tl.int64) * PARTS + part) * SPLITS * MAX_RANK)[None, None, :] + rank[None, :, None]
-    there = (row < count)[None, None, :] & (split < SPLITS) & (unit < units)
-    return tl.sum(tl.load(parts + place + split * MAX_RANK + unit * UNIT, mask=there, other=0.0), axis=0)
+    rows = (((first + row).to(tl.int64) * PARTS + part) * SPLITS * MAX_RANK)[None, None, :]
+    place = parts + rows + split * MAX_RANK + tl.arange(0, UNIT)[None, :, None]
+    return place, (row < count)[None, None, :] & (split < SPLITS) & (units > 0)
 
 
 @triton.jit
-def _delta(
-    h,
-    b,
-    parts,
-    first,
-    row,
-    count,
-    part,
-    source,
-    units,
-    outs,
-    size,
-    PARTS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    MOST_SPLITS: tl.constexpr,
-    UNIT: tl.constexpr,
-    MAX_RANK: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """B·(A·x) [outs, rows] of one projection; `h` and `b` are of the first unit."""
-    delta = tl.dot(b, h.to(b.dtype), input_precision=PRECISION)
+def _delta(h, b, place, there, source, units, outs, size, UNIT: tl.constexpr, PRECISION: tl.constexpr):
+    """B·(A·x) [outs, rows] of one projection; `h`, partial sums, and `b` are of the first unit."""
+    delta = tl.dot(b, tl.sum(h, axis=0).to(b.dtype), input_precision=PRECISION)
     for unit in range(1, units):
         more = _load_b(source, unit, outs, size, True, UNIT)
-        h = _sum_splits(parts, first, row, count, part, unit, units, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
-        delta = tl.dot(more, h.to(b.dtype), delta, input_precision=PRECISION)
+        h = tl.load(place + unit * UNIT, mask=there, other=0.0)
+        delta = tl.dot(more, tl.sum(h, axis=0).to(b.dtype), delta, input_precision=PRECISION)
     return delta
+
+
+@triton.jit
+def _find_outs(block, SIZE: tl.constexpr, OTHERS: tl.constexpr, OUTS: tl.constexpr, IS_ONE: tl.constexpr):
+    """Of a block: which projection it is of, its outputs there, how many that has, and where it begins. `IS_ONE`: there
+    is but one, or a gated pair, of which a block has both."""
+    part = 0
+    size = SIZE
+    offset = 0
+    if not IS_ONE:
+        blocks: tl.constexpr = (SIZE + OUTS - 1) // OUTS
+        others: tl.constexpr = (OTHERS + OUTS - 1) // OUTS
+        if block >= blocks:
+            part = 1 + (block - blocks) // others
+            block = (block - blocks) % others
+            size = OTHERS
+            offset = SIZE + (part - 1) * OTHERS
+    return part, block * OUTS + tl.arange(0, OUTS), size, offset
+
+
+@triton.jit
+def _shrink_next(
+    result, a, line, k, place, units, there, SIZE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Of the product behind a gated one: A·x of these outputs; `a` is the first unit."""
+    v = tl.reshape(result.to(a.dtype), (a.shape[0], a.shape[2], result.shape[1]))
+    if units > 0:
+        shrink_unit(a, v, place, there, PRECISION)
+    for unit in range(1, units):
+        a = tl.load(line + unit * UNIT * SIZE, mask=k < SIZE, other=0.0)
+        shrink_unit(a, v, place + unit * UNIT, there, PRECISION)
 
 
 @triton.jit(
@@ -123,18 +134,7 @@ def expand_kernel(
     block = tl.program_id(1)
     first = tl.load(tiles + 3 * tile + 1)
     count = tl.load(tiles + 3 * tile + 2)
-    part = 0
-    size = SIZE
-    offset = 0
-    blocks: tl.constexpr = (SIZE + OUTS - 1) // OUTS
-    if PARTS > 1 and not GATED:
-        others: tl.constexpr = (OTHERS + OUTS - 1) // OUTS
-        if block >= blocks:
-            part = 1 + (block - blocks) // others
-            block = (block - blocks) % others
-            size = OTHERS
-            offset = SIZE + (part - 1) * OTHERS
-    outs = block * OUTS + tl.arange(0, OUTS)
+    part, outs, size, offset = _find_outs(block, SIZE, OTHERS, OUTS, PARTS == 1 or GATED)
     rank = tl.arange(0, UNIT)
     row = tl.arange(0, ROWS)
     units, source, scale, b = _find_b(numbers, table, tiles, tile, entries, first_entry + part, outs, size, UNIT)
@@ -163,61 +163,22 @@ def expand_kernel(
     own = tl.load(y + at, mask=real, other=0.0)
     if GATED:
         own2 = tl.load(y + at + SIZE, mask=real, other=0.0)
-    h = _sum_splits(parts, first, row, count, part, 0, units, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
+    place, held = _find_parts(parts, first, row, count, part, units, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
+    h = tl.load(place, mask=held, other=0.0)
     if GATED:
-        h2 = _sum_splits(parts, first, row, count, 1, 0, units2, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
-    delta = _delta(
-        h,
-        b,
-        parts,
-        first,
-        row,
-        count,
-        part,
-        source,
-        units,
-        outs,
-        size,
-        PARTS,
-        SPLITS,
-        MOST_SPLITS,
-        UNIT,
-        MAX_RANK,
-        PRECISION,
-    )
+        place2, held2 = _find_parts(parts, first, row, count, 1, units2, PARTS, SPLITS, MOST_SPLITS, UNIT, MAX_RANK)
+        h2 = tl.load(place2, mask=held2, other=0.0)
+    delta = _delta(h, b, place, held, source, units, outs, size, UNIT, PRECISION)
     result = own.to(tl.float32) + delta * (factor * scale)[None, :]
     if GATED:
-        delta = _delta(
-            h2,
-            b2,
-            parts,
-            first,
-            row,
-            count,
-            1,
-            source2,
-            units2,
-            outs,
-            size,
-            PARTS,
-            SPLITS,
-            MOST_SPLITS,
-            UNIT,
-            MAX_RANK,
-            PRECISION,
-        )
+        delta = _delta(h2, b2, place2, held2, source2, units2, outs, size, UNIT, PRECISION)
         up = own2.to(tl.float32) + delta * (factor * scale2)[None, :]
         result = activate(result, SILU) * up
         at = index[None, :] * SIZE + outs[:, None]
         if NEXT:
-            v = tl.reshape(result.to(a.dtype), (GROUPS, each, ROWS))
-            row_place = (first + row).to(tl.int64) * blocks + block
-            place = next_parts + row_place[None, :] * MAX_RANK + rank[:, None]
-            if next_units > 0:
-                shrink_unit(a, v, place, there, PRECISION)
-            for unit in range(1, next_units):
-                a = tl.load(line + unit * UNIT * SIZE, mask=k < SIZE, other=0.0)
-                shrink_unit(a, v, place + unit * UNIT, there, PRECISION)
+            rows = (first + row).to(tl.int64) * tl.num_programs(1) + block
+            next_place = next_parts + rows[None, :] * MAX_RANK + rank[:, None]
+            _shrink_next(result, a, line, k, next_place, next_units, there, SIZE, UNIT, PRECISION)
         if ONTO:
             result = result.to(out.dtype.element_ty).to(tl.float32)
             result += tl.load(out + at, mask=real, other=0.0).to(tl.float32)
