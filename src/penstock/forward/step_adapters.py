@@ -33,10 +33,6 @@ class StepAdapters:
     def memory(self) -> DeltaMemory | None:
         return None if self._adapters is None else self._adapters.memory
 
-    @property
-    def cache(self) -> DeviceAdapters | None:
-        return None if self._adapters is None else self._adapters.cache
-
     def admit(self, admit: Admit) -> None:
         self._slots.admit(admit)
 
