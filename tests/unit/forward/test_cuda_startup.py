@@ -192,6 +192,8 @@ SIZES = cuda_startup.StepSizes(block_size=16, context=4096, step_tokens=8192, ma
 class Failing:
     """A backend on a device that is full, from some point on."""
 
+    adapters, deterministic = SimpleNamespace(memory=None), False
+
     def __init__(self, at: str) -> None:
         self.at = at
 
