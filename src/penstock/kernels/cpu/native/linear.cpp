@@ -127,7 +127,8 @@ inline void put(const Work& work, int64_t token, int64_t row, int64_t rows, cons
 #if defined(__AVX512F__)
 #include "linear_avx512.h"
 #ifdef __AVX512VNNI__
-#define PENSTOCK_STRIPS
+#define PENSTOCK_PAIRS
+#include "linear_pair.h"
 #include "linear_strip.h"
 #endif
 #elif defined(__AVX2__)
@@ -207,16 +208,15 @@ void tiles(const Work& work, const Segment& segment, int64_t begin, int64_t end,
 template <int KIND>
 void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row) {
     const int64_t tokens = work.tokens, row_bytes = work.blocks * static_cast<int64_t>(sizeof(Quantized));
-#ifdef PENSTOCK_STRIPS
+#ifdef PENSTOCK_PAIRS  // half a pair at the end of a share is left to tiles
     if constexpr (KIND > BF16 && KIND != U8_HALVES) {
-        if (tokens >= STRIP_FROM<KIND>) {
-            const int64_t pairs_end = begin + (end - begin) / STRIP * STRIP, rest = tokens % STRIP_TOKENS;
-            for (int64_t panel = begin; panel < pairs_end; panel += STRIP) {
-                if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, panel, first_row, tokens - rest);
-                else strip<KIND, true>(work, segment, panel, first_row, tokens - rest);
+        if (tokens >= PAIR_FROM) {
+            const int64_t in_strips = tokens < STRIP_FROM<KIND> ? 0 : tokens / STRIP_TOKENS * STRIP_TOKENS;
+            for (; end - begin >= PAIR; begin += PAIR) {
+                if (in_strips >= LEVEL_TOKENS) strip<KIND, true>(work, segment, begin, first_row, in_strips);
+                else if (in_strips) strip<KIND, false>(work, segment, begin, first_row, in_strips);
+                if (in_strips < tokens) pair<KIND>(work, segment, begin, first_row, in_strips);
             }
-            if (rest) tiles<KIND, STRIP_TOKENS / 2>(work, segment, begin, pairs_end, first_row, tokens - rest, tokens);
-            begin = pairs_end;
         }
     }
 #endif

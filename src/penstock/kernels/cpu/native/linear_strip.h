@@ -12,10 +12,6 @@ constexpr int STRIP = 2, STRIP_TOKENS = 4;
 constexpr int64_t STRIP_PASS = 256;  // tokens
 constexpr float SMALLEST_HALF = 0x1p-24f;
 constexpr int64_t STRIP_BLOCKS = 16;
-// The least tokens of a strip. Measured: codes of 8 bits, which need no unpacking, come faster in tiles below 32. A share
-// of panels for fewer than MANY_TOKENS may end with half a pair, which is left to tiles.
-template <int KIND>
-constexpr int64_t STRIP_FROM = KIND == U4 || KIND == U4_OFFSET ? 16 : MANY_TOKENS;
 constexpr int64_t LEVEL_TOKENS = 64;  // from so many on, scales are prepared for every level of activations: measured
 
 // Some blocks of a strip as the products read them. Codes of 8 bits are read where they are.
