@@ -209,13 +209,16 @@ template <int KIND>
 void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row) {
     const int64_t tokens = work.tokens, row_bytes = work.blocks * static_cast<int64_t>(sizeof(Quantized));
 #ifdef PENSTOCK_PAIRS  // half a pair at the end of a share is left to tiles
-    if constexpr (KIND > BF16 && KIND != U8_HALVES) {
-        if (tokens >= PAIR_FROM) {
-            const int64_t in_strips = tokens < STRIP_FROM<KIND> ? 0 : tokens / STRIP_TOKENS * STRIP_TOKENS;
-            for (; end - begin >= PAIR; begin += PAIR) {
-                if (in_strips >= LEVEL_TOKENS) strip<KIND, true>(work, segment, begin, first_row, in_strips);
-                else if (in_strips) strip<KIND, false>(work, segment, begin, first_row, in_strips);
-                if (in_strips < tokens) pair<KIND>(work, segment, begin, first_row, in_strips);
+    if constexpr (KIND > BF16) {
+        const bool few = tokens < STRIP_FROM<KIND>;
+        if (few && tokens >= PAIR_FROM)
+            for (; end - begin >= PAIR; begin += PAIR) pair<KIND>(work, segment, begin, first_row, 0);
+        if constexpr (KIND != U8_HALVES) {
+            const int64_t rest = tokens % STRIP_TOKENS, most = tokens - rest;
+            for (; !few && end - begin >= PAIR; begin += PAIR) {
+                if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, begin, first_row, most);
+                else strip<KIND, true>(work, segment, begin, first_row, most);
+                if (rest) pair<KIND>(work, segment, begin, first_row, most);
             }
         }
     }

@@ -38,29 +38,31 @@ template <int KIND, int T>
 void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks, const Quantized* x, bool first_ones,
                float* sums) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
-    constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = BYTES / 64;
+    constexpr bool HALVES = KIND == U8_HALVES;
+    constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = BYTES / 64, SCALES = HALVES ? 2 * PANEL : PANEL;
     const __m512i low = _mm512_set1_epi8(15), upper = _mm512_set1_epi8(static_cast<char>(0xf0));
     __m512 total[T][PAIR];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t)
         for (int p = 0; p < PAIR; ++p)
             total[t][p] = first_ones ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + (t * PAIR + p) * PANEL);
-    for (int64_t b = 0; b < count; ++b, ++x, at.codes += BYTES, at.scales += PANEL) {
+    for (int64_t b = 0; b < count; ++b, ++x, at.codes += BYTES, at.scales += SCALES) {
         for (int64_t line = fetch.begin; line < fetch.end; ++line)
             _mm_prefetch(fetch.blocks.codes + (line / LINES * blocks + b) * BYTES + line % LINES * 64, _MM_HINT_T0);
         if (fetch.begin == 0) {
             for (int p = 0; p < PAIR; ++p) {
-                _mm_prefetch(fetch.blocks.scales + (p * blocks + b) * PANEL, _MM_HINT_T0);
+                _mm_prefetch(fetch.blocks.scales + (p * blocks + b) * SCALES, _MM_HINT_T0);
                 if (OFFSET) _mm_prefetch(fetch.blocks.offsets + (p * blocks + b) * PANEL, _MM_HINT_T0);
             }
         }
         __m512i products[T][PAIR], others[T][PAIR];  // of the first and the last 16 inputs: one chain would wait for itself
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            const __m512i zeros = _mm512_slli_epi32(_mm512_set1_epi32(x[t * blocks].minus_sum), NIBBLES ? 3 : 7);
+            const Quantized& a = x[t * blocks];
+            const auto zeros = [](int32_t minus) { return _mm512_slli_epi32(_mm512_set1_epi32(minus), NIBBLES ? 3 : 7); };
             for (int p = 0; p < PAIR; ++p) {
-                products[t][p] = OFFSET ? _mm512_setzero_si512() : zeros;
-                others[t][p] = _mm512_setzero_si512();
+                products[t][p] = OFFSET ? _mm512_setzero_si512() : zeros(HALVES ? a.minus_first : a.minus_sum);
+                others[t][p] = HALVES ? zeros(a.minus_sum - a.minus_first) : _mm512_setzero_si512();
             }
         }
 #pragma GCC unroll 4
@@ -99,22 +101,28 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
                         const __m512i raised = _mm512_and_si512(_mm512_sllv_epi32(codes, shift), upper);
                         others[t][p] = _mm512_dpbusd_epi32(others[t][p], raised, high);
                     } else {
-                        const __m512i some = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
-                        others[t][p] = _mm512_add_epi32(others[t][p], _mm512_slli_epi32(some, HIGH_BITS));
+                        __m512i some = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
+                        some = _mm512_slli_epi32(some, HIGH_BITS);
+                        const __mmask16 first_half = HALVES && a.quad < 4 ? 0xffff : 0;
+                        if (HALVES) products[t][p] = _mm512_mask_add_epi32(products[t][p], first_half, products[t][p], some);
+                        others[t][p] = _mm512_mask_add_epi32(others[t][p], ~first_half, others[t][p], some);
                     }
                 }
             }
         }
 #pragma GCC unroll 2
         for (int p = 0; p < PAIR; ++p) {
-            const __m512 scale = halves(at.scales + p * blocks * PANEL);
+            const uint16_t* scales = at.scales + p * blocks * SCALES;
+            const __m512 scale = halves(scales), other_scale = HALVES ? halves(scales + PANEL) : scale;
             const __m512 offset = OFFSET ? halves(at.offsets + p * blocks * PANEL) : _mm512_setzero_ps();
 #pragma GCC unroll 8
             for (int t = 0; t < T; ++t) {
-                const Quantized& a = x[t * blocks];
-                const __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(products[t][p], others[t][p]));
-                total[t][p] = _mm512_fmadd_ps(product, _mm512_mul_ps(scale, _mm512_set1_ps(a.scale)), total[t][p]);
-                if (OFFSET) total[t][p] = _mm512_fmadd_ps(offset, _mm512_set1_ps(a.scaled_sum), total[t][p]);
+                const __m512 of_x = _mm512_set1_ps(x[t * blocks].scale);
+                if (!HALVES) products[t][p] = _mm512_add_epi32(products[t][p], others[t][p]);
+                const __m512 product = _mm512_cvtepi32_ps(products[t][p]), other = _mm512_cvtepi32_ps(others[t][p]);
+                total[t][p] = _mm512_fmadd_ps(product, _mm512_mul_ps(scale, of_x), total[t][p]);
+                if (HALVES) total[t][p] = _mm512_fmadd_ps(other, _mm512_mul_ps(other_scale, of_x), total[t][p]);
+                if (OFFSET) total[t][p] = _mm512_fmadd_ps(offset, _mm512_set1_ps(x[t * blocks].scaled_sum), total[t][p]);
             }
         }
         if (OFFSET) at.offsets += PANEL;
@@ -129,12 +137,13 @@ template <int KIND>
 void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t from) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = PAIR * BYTES / 64;
+    constexpr int64_t SCALES = KIND == U8_HALVES ? 2 * PANEL : PANEL;
     alignas(64) float sums[STRIP_FROM<KIND>][PAIR * PANEL];
     const int64_t blocks = work.blocks, chunks = (blocks * BYTES + PAIR_BYTES - 1) / PAIR_BYTES, row = panel * PANEL;
     const int64_t rows = smaller(segment.rows - row, PAIR * PANEL), tokens = work.tokens - from;
     const int64_t tiles = (tokens + PAIR_TOKENS - 1) / PAIR_TOKENS;
     const auto blocks_at = [&](int64_t block) -> PanelBlocks {
-        return {static_cast<const uint8_t*>(segment.codes) + block * BYTES, segment.scales + block * PANEL,
+        return {static_cast<const uint8_t*>(segment.codes) + block * BYTES, segment.scales + block * SCALES,
                 OFFSET ? segment.offsets + block * PANEL : nullptr};
     };
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
