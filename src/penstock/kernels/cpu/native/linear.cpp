@@ -211,7 +211,7 @@ void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end
 #ifdef PENSTOCK_PAIRS  // half a pair at the end of a share is left to tiles
     if constexpr (KIND > BF16) {
         const bool few = tokens < STRIP_FROM<KIND>;
-        if (few && tokens >= PAIR_FROM)
+        if (few && tokens >= PAIR_FROM<KIND>)
             for (; end - begin >= PAIR; begin += PAIR) pair<KIND>(work, segment, begin, first_row, 0);
         if constexpr (KIND != U8_HALVES) {
             const int64_t rest = tokens % STRIP_TOKENS, most = tokens - rest;

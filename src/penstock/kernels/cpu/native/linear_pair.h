@@ -9,11 +9,14 @@ namespace penstock::PENSTOCK_ISA {
 namespace {
 
 constexpr int PAIR = 2, PAIR_TOKENS = 4;
-constexpr int64_t PAIR_FROM = 2;  // tokens. Measured: one is multiplied faster panel by panel
 constexpr int64_t PAIR_BYTES = 4096;  // of a panel's codes, for all tokens before the next: they stay in the first cache
 
 // Shift of a byte of two 4-bit codes, by the number of the quad, that makes that quad's code its upper half.
 alignas(64) constexpr int32_t TO_UPPER[8] = {4, 4, 4, 4, 0, 0, 0, 0};
+
+// The least tokens of a pair. Measured: one token, and two with 4-bit codes, wait for memory, which tiles read as fast or faster.
+template <int KIND>
+constexpr int64_t PAIR_FROM = KIND == U4 || KIND == U4_OFFSET ? 3 : 2;
 
 // From so many tokens on there are strips. Measured: unpacking 4-bit codes once for all tokens pays from 32 on.
 template <int KIND>
