@@ -129,7 +129,7 @@ void linear(Kind kind, const char* name) {
         const Weights first(source, kind, rows, cols), second(source, U8, 20, cols);
         const std::vector<Segment> segments = {first.segment, second.segment};
         const Matrix weights = matrix(segments, cols);
-        for (const int64_t tokens : {1, 3, 14, 38}) {
+        for (const int64_t tokens : {1, 3, 14, 38, 51}) {
             const std::vector<float> x = source.floats(tokens * cols, source.below(2) ? 1.0f : 0x1p-9f);
             const std::vector<float> bias = source.floats(weights.rows);
             std::vector<float> out(static_cast<size_t>(tokens * weights.rows));

@@ -47,7 +47,7 @@ def test_product(native: ctypes.CDLL, kind: Kind) -> None:
     torch.manual_seed(kind)
     for rows, cols in SHAPES:
         matrix = random_matrix((kind,), (rows,), cols)
-        for tokens in (1, 2, 3, 7, 16, 37):
+        for tokens in (1, 2, 3, 7, 16, 37, 51):
             x, bias = torch.randn(tokens, cols), torch.randn(rows)
             assert_product(native, linear(native, x, matrix), x, matrix, None)
             assert_product(native, linear(native, x, matrix, bias, parts=3), x, matrix, bias)

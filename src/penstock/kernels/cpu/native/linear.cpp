@@ -127,7 +127,8 @@ inline void put(const Work& work, int64_t token, int64_t row, int64_t rows, cons
 #if defined(__AVX512F__)
 #include "linear_avx512.h"
 #ifdef __AVX512VNNI__
-#define PENSTOCK_STRIPS
+#define PENSTOCK_PAIRS
+#include "linear_pair.h"
 #include "linear_strip.h"
 #endif
 #elif defined(__AVX2__)
@@ -207,16 +208,18 @@ void tiles(const Work& work, const Segment& segment, int64_t begin, int64_t end,
 template <int KIND>
 void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row) {
     const int64_t tokens = work.tokens, row_bytes = work.blocks * static_cast<int64_t>(sizeof(Quantized));
-#ifdef PENSTOCK_STRIPS
-    if constexpr (KIND > BF16 && KIND != U8_HALVES) {
-        if (tokens >= STRIP_FROM<KIND>) {
-            const int64_t pairs_end = begin + (end - begin) / STRIP * STRIP, rest = tokens % STRIP_TOKENS;
-            for (int64_t panel = begin; panel < pairs_end; panel += STRIP) {
-                if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, panel, first_row, tokens - rest);
-                else strip<KIND, true>(work, segment, panel, first_row, tokens - rest);
+#ifdef PENSTOCK_PAIRS  // half a pair at the end of a share is left to tiles
+    if constexpr (KIND > BF16) {
+        const bool few = tokens < STRIP_FROM<KIND>;
+        if (few && tokens >= PAIR_FROM<KIND>)
+            for (; end - begin >= PAIR; begin += PAIR) pair<KIND>(work, segment, begin, first_row, 0);
+        if constexpr (KIND != U8_HALVES) {
+            const int64_t rest = tokens % STRIP_TOKENS, most = tokens - rest;
+            for (; !few && end - begin >= PAIR; begin += PAIR) {
+                if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, begin, first_row, most);
+                else strip<KIND, true>(work, segment, begin, first_row, most);
+                if (rest) pair<KIND>(work, segment, begin, first_row, most);
             }
-            if (rest) tiles<KIND, STRIP_TOKENS / 2>(work, segment, begin, pairs_end, first_row, tokens - rest, tokens);
-            begin = pairs_end;
         }
     }
 #endif

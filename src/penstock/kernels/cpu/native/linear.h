@@ -77,9 +77,8 @@ constexpr float level_factor(int level) {
     return (1.0f + static_cast<float>(level) / static_cast<float>(NUM_LEVELS)) * (1.0f / MOST);
 }
 
-// Products with so many tokens take panels two at a time, and shares of the panels are whole pairs.
+// Shares of the panels are whole pairs for products with so many tokens; with fewer a share may end with half a pair.
 constexpr int64_t MANY_TOKENS = 32;
-static inline int64_t panels_together(int64_t tokens) { return tokens < MANY_TOKENS ? 1 : 2; }
 
 static inline int64_t num_blocks(int64_t cols) { return (cols + BLOCK - 1) / BLOCK; }
 static inline int64_t num_panels(int64_t rows) { return (rows + PANEL - 1) / PANEL; }

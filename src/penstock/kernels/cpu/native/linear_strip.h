@@ -12,10 +12,6 @@ constexpr int STRIP = 2, STRIP_TOKENS = 4;
 constexpr int64_t STRIP_PASS = 256;  // tokens
 constexpr float SMALLEST_HALF = 0x1p-24f;
 constexpr int64_t STRIP_BLOCKS = 16;
-// The least tokens of a strip. Measured: codes of 8 bits, which need no unpacking, come faster in tiles below 32. A share
-// of panels for fewer than MANY_TOKENS may end with half a pair, which is left to tiles.
-template <int KIND>
-constexpr int64_t STRIP_FROM = KIND == U4 || KIND == U4_OFFSET ? 16 : MANY_TOKENS;
 constexpr int64_t LEVEL_TOKENS = 64;  // from so many on, scales are prepared for every level of activations: measured
 
 // Some blocks of a strip as the products read them. Codes of 8 bits are read where they are.
@@ -83,15 +79,10 @@ void strip_tile(const Strip& strip, int64_t blocks, const Quantized* x, int64_t 
         __m512i products[T][STRIP], others[T][STRIP];  // of even and odd quads: one chain would wait for itself
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            const Quantized& a = x[t * stride + b];
-            const __m512i high = broadcast(a.high);
-#pragma GCC unroll 2
+            const __m512i zeros = _mm512_slli_epi32(_mm512_set1_epi32(x[t * stride + b].minus_sum), NIBBLES ? 3 : 7);
             for (int p = 0; p < STRIP; ++p) {
-                const __m512i quad = _mm512_loadu_si512(codes[p] + 64 * a.quad);
-                others[t][p] = _mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), quad, high), HIGH_BITS);
-                if (OFFSET) continue;
-                const __m512i zeros = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_sum), NIBBLES ? 3 : 7);
-                others[t][p] = _mm512_add_epi32(others[t][p], zeros);
+                products[t][p] = OFFSET ? _mm512_setzero_si512() : zeros;
+                others[t][p] = _mm512_setzero_si512();
             }
         }
 #pragma GCC unroll 8
@@ -101,8 +92,20 @@ void strip_tile(const Strip& strip, int64_t blocks, const Quantized* x, int64_t 
             for (int t = 0; t < T; ++t) {
                 const __m512i four = broadcast(x[t * stride + b].codes + 4 * q);
                 __m512i* sum = q % 2 ? others[t] : products[t];
-                sum[0] = _mm512_dpbusd_epi32(q ? sum[0] : _mm512_setzero_si512(), first, four);
-                sum[1] = _mm512_dpbusd_epi32(q ? sum[1] : _mm512_setzero_si512(), second, four);
+                sum[0] = _mm512_dpbusd_epi32(sum[0], first, four);
+                sum[1] = _mm512_dpbusd_epi32(sum[1], second, four);
+            }
+            if (q > 0) continue;
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) {
+                const Quantized& a = x[t * stride + b];
+                const __m512i high = broadcast(a.high);
+#pragma GCC unroll 2
+                for (int p = 0; p < STRIP; ++p) {
+                    const __m512i quad = _mm512_loadu_si512(codes[p] + 64 * a.quad);
+                    const __m512i some = _mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), quad, high), HIGH_BITS);
+                    others[t][p] = _mm512_add_epi32(others[t][p], some);
+                }
             }
         }
 #pragma GCC unroll 8

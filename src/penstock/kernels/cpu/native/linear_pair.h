@@ -1,0 +1,173 @@
+// A few tokens with AVX-512 VNNI: two panels times up to four tokens at a time, with codes as they are stored. Loads are what a
+// tile of one panel waits for: here four inputs are loaded for two products. Results are bitwise those of `packed_tile`:
+// integers are exact, and the float sums run in the same order.
+#pragma once
+
+#include "linear.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+constexpr int PAIR = 2, PAIR_TOKENS = 4;
+constexpr int64_t PAIR_BYTES = 4096;  // of a panel's codes, for all tokens before the next: they stay in the first cache
+
+// Shift of a byte of two 4-bit codes, by the number of the quad, that makes that quad's code its upper half.
+alignas(64) constexpr int32_t TO_UPPER[8] = {4, 4, 4, 4, 0, 0, 0, 0};
+
+// The least tokens of a pair. Measured: one token, and two with 4-bit codes, wait for memory, which tiles read as fast or faster.
+template <int KIND>
+constexpr int64_t PAIR_FROM = KIND == U4 || KIND == U4_OFFSET ? 3 : 2;
+
+// From so many tokens on there are strips. Measured: unpacking 4-bit codes once for all tokens pays from 32 on.
+template <int KIND>
+constexpr int64_t STRIP_FROM = KIND == U4 || KIND == U4_OFFSET ? 32 : 48;
+
+// Some blocks of a panel. Those of the next panel lie behind all blocks of this one.
+struct PanelBlocks {
+    const uint8_t* codes;
+    const uint16_t* scales;
+    const uint16_t* offsets;
+};
+
+// The blocks that are fetched while others are multiplied, and which lines of a block of both panels a tile fetches.
+struct Fetch {
+    PanelBlocks blocks;
+    int64_t begin, end;
+};
+
+// Adds the products of `count` blocks with T tokens to `sums` [T][32], or writes them there if they are the row's first ones.
+// `blocks` is the number of blocks of a row of the matrix and of x.
+template <int KIND, int T>
+void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks, const Quantized* x, bool first_ones,
+               float* sums) {
+    constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
+    constexpr bool HALVES = KIND == U8_HALVES;
+    constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = BYTES / 64, SCALES = HALVES ? 2 * PANEL : PANEL;
+    const __m512i low = _mm512_set1_epi8(15), upper = _mm512_set1_epi8(static_cast<char>(0xf0));
+    __m512 total[T][PAIR];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t)
+        for (int p = 0; p < PAIR; ++p)
+            total[t][p] = first_ones ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + (t * PAIR + p) * PANEL);
+    for (int64_t b = 0; b < count; ++b, ++x, at.codes += BYTES, at.scales += SCALES) {
+        for (int64_t line = fetch.begin; line < fetch.end; ++line)
+            _mm_prefetch(fetch.blocks.codes + (line / LINES * blocks + b) * BYTES + line % LINES * 64, _MM_HINT_T0);
+        if (fetch.begin == 0) {
+            for (int p = 0; p < PAIR; ++p) {
+                _mm_prefetch(fetch.blocks.scales + (p * blocks + b) * SCALES, _MM_HINT_T0);
+                if (OFFSET) _mm_prefetch(fetch.blocks.offsets + (p * blocks + b) * PANEL, _MM_HINT_T0);
+            }
+        }
+        __m512i products[T][PAIR], others[T][PAIR];  // of the first and the last 16 inputs: one chain would wait for itself
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            const Quantized& a = x[t * blocks];
+            const auto zeros = [](int32_t minus) { return _mm512_slli_epi32(_mm512_set1_epi32(minus), NIBBLES ? 3 : 7); };
+            for (int p = 0; p < PAIR; ++p) {
+                products[t][p] = OFFSET ? _mm512_setzero_si512() : zeros(HALVES ? a.minus_first : a.minus_sum);
+                others[t][p] = HALVES ? zeros(a.minus_sum - a.minus_first) : _mm512_setzero_si512();
+            }
+        }
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q) {
+            __m512i first[PAIR], last[PAIR];
+#pragma GCC unroll 2
+            for (int p = 0; p < PAIR; ++p) {
+                const uint8_t* codes = at.codes + p * blocks * BYTES + 64 * q;
+                first[p] = last[p] = _mm512_loadu_si512(codes);
+                if (!NIBBLES) last[p] = _mm512_loadu_si512(codes + 256);
+                if (NIBBLES) first[p] = _mm512_and_si512(first[p], low);
+                if (NIBBLES) last[p] = _mm512_and_si512(_mm512_srli_epi16(last[p], 4), low);
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) {
+                const __m512i four = broadcast(x[t * blocks].codes + 4 * q);
+                for (int p = 0; p < PAIR; ++p) products[t][p] = _mm512_dpbusd_epi32(products[t][p], first[p], four);
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) {
+                const __m512i four = broadcast(x[t * blocks].codes + 16 + 4 * q);
+                for (int p = 0; p < PAIR; ++p) others[t][p] = _mm512_dpbusd_epi32(others[t][p], last[p], four);
+            }
+            if (q != 1) continue;
+            // Measured: the high codes, whose weights wait for the quad's number, are best in the middle.
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) {
+                const Quantized& a = x[t * blocks];
+                const __m512i high = broadcast(a.high), shift = _mm512_set1_epi32(TO_UPPER[a.quad]);
+#pragma GCC unroll 2
+                for (int p = 0; p < PAIR; ++p) {
+                    static_assert(HIGH_BITS == 4, "the upper half of a byte counts as much as a high code");
+                    const int64_t quad = NIBBLES ? a.quad & 3 : a.quad;
+                    const __m512i codes = _mm512_loadu_si512(at.codes + p * blocks * BYTES + 64 * quad);
+                    if (NIBBLES) {
+                        const __m512i raised = _mm512_and_si512(_mm512_sllv_epi32(codes, shift), upper);
+                        others[t][p] = _mm512_dpbusd_epi32(others[t][p], raised, high);
+                    } else {
+                        __m512i some = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
+                        some = _mm512_slli_epi32(some, HIGH_BITS);
+                        const __mmask16 first_half = HALVES && a.quad < 4 ? 0xffff : 0;
+                        if (HALVES) products[t][p] = _mm512_mask_add_epi32(products[t][p], first_half, products[t][p], some);
+                        others[t][p] = _mm512_mask_add_epi32(others[t][p], ~first_half, others[t][p], some);
+                    }
+                }
+            }
+        }
+#pragma GCC unroll 2
+        for (int p = 0; p < PAIR; ++p) {
+            const uint16_t* scales = at.scales + p * blocks * SCALES;
+            const __m512 scale = halves(scales), other_scale = HALVES ? halves(scales + PANEL) : scale;
+            const __m512 offset = OFFSET ? halves(at.offsets + p * blocks * PANEL) : _mm512_setzero_ps();
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) {
+                const __m512 of_x = _mm512_set1_ps(x[t * blocks].scale);
+                if (!HALVES) products[t][p] = _mm512_add_epi32(products[t][p], others[t][p]);
+                const __m512 product = _mm512_cvtepi32_ps(products[t][p]), other = _mm512_cvtepi32_ps(others[t][p]);
+                total[t][p] = _mm512_fmadd_ps(product, _mm512_mul_ps(scale, of_x), total[t][p]);
+                if (HALVES) total[t][p] = _mm512_fmadd_ps(other, _mm512_mul_ps(other_scale, of_x), total[t][p]);
+                if (OFFSET) total[t][p] = _mm512_fmadd_ps(offset, _mm512_set1_ps(x[t * blocks].scaled_sum), total[t][p]);
+            }
+        }
+        if (OFFSET) at.offsets += PANEL;
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t)
+        for (int p = 0; p < PAIR; ++p) _mm512_storeu_ps(sums + (t * PAIR + p) * PANEL, total[t][p]);
+}
+
+// The two panels from `panel` on, for the tokens from `from` on: fewer than STRIP_FROM.
+template <int KIND>
+void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t from) {
+    constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
+    constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = PAIR * BYTES / 64;
+    constexpr int64_t SCALES = KIND == U8_HALVES ? 2 * PANEL : PANEL;
+    alignas(64) float sums[STRIP_FROM<KIND>][PAIR * PANEL];
+    const int64_t blocks = work.blocks, chunks = (blocks * BYTES + PAIR_BYTES - 1) / PAIR_BYTES, row = panel * PANEL;
+    const int64_t rows = smaller(segment.rows - row, PAIR * PANEL), tokens = work.tokens - from;
+    const int64_t tiles = (tokens + PAIR_TOKENS - 1) / PAIR_TOKENS;
+    const auto blocks_at = [&](int64_t block) -> PanelBlocks {
+        return {static_cast<const uint8_t*>(segment.codes) + block * BYTES, segment.scales + block * SCALES,
+                OFFSET ? segment.offsets + block * PANEL : nullptr};
+    };
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int64_t begin = blocks * chunk / chunks, end = blocks * (chunk + 1) / chunks;
+        const PanelBlocks here = blocks_at(panel * blocks + begin);
+        const PanelBlocks next = blocks_at(chunk + 1 < chunks ? panel * blocks + end : (panel + PAIR) * blocks);
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+            const int64_t token = tile * PAIR_TOKENS;
+            const Quantized* x = work.quantized + (from + token) * blocks + begin;
+            const Fetch fetch{next, LINES * tile / tiles, LINES * (tile + 1) / tiles};
+            const auto add = [&](auto tile_of) { tile_of(here, fetch, end - begin, blocks, x, chunk == 0, sums[token]); };
+            switch (tokens - token) {
+                case 1: add(pair_tile<KIND, 1>); break;
+                case 2: add(pair_tile<KIND, 2>); break;
+                case 3: add(pair_tile<KIND, 3>); break;
+                default: add(pair_tile<KIND, PAIR_TOKENS>);
+            }
+        }
+    }
+    for (int64_t token = 0; token < tokens; ++token) put<PAIR * PANEL>(work, from + token, first_row + row, rows, sums[token]);
+}
+
+}  // namespace
+}  // namespace penstock::PENSTOCK_ISA
