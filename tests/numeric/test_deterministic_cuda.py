@@ -142,7 +142,7 @@ def among(others: int) -> tuple[list[list[int]], list[SamplingParams]]:
         {"max_sequences": 4},  # larger steps are not graphs
         {"step_tokens": 300, "max_sequences": 64},
         {"step_tokens": 41, "max_sequences": 33, "lookahead": 0},
-        {"kv_memory": "24MiB", "max_sequences": 128},
+        {"kv_memory": "2200KiB", "max_sequences": 128},
     ],
 )
 def test_engine(folder: Path, alone: list[object], settings: dict[str, object]) -> None:

@@ -89,7 +89,8 @@ def test_described(
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("size", "width"), [(256, 4096), (100, 14336), (100, 1000), (60, 999)])
 def test_same_bits_for_all_tiles(size: int, width: int, gated: bool, dtype: torch.dtype) -> None:
-    x, weight = numbers(300, width, dtype=dtype), numbers((1 + gated) * size, width, dtype=dtype, seed=1)
+    x = numbers(300, width, dtype=dtype) / 256  # float16 holds all results
+    weight = numbers((1 + gated) * size, width, dtype=dtype, seed=1)
     activation: Activation | None = "silu" if gated else None
     outs = [invariant_gemm(x, weight, activation=activation, tiling=tiling) for tiling in TILINGS]
     assert all(torch.equal(out, outs[0]) for out in outs)

@@ -27,6 +27,7 @@ from penstock.forward.delta_tiles import step_deltas
 from penstock.forward.device_adapters import delta_memory
 from penstock.forward.memory import CacheSize
 from penstock.forward.readback import Readback
+from penstock.kernels.cuda.launch import Launcher
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
@@ -244,3 +245,16 @@ def test_nothing_new_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_is_no_folder_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triton.runtime.cache.get_cache_manager", lambda name: object())
     begun(fails).wait()
+
+
+def test_what_is_compiled_is_not_launched_either() -> None:
+    """What it reads may come from a kernel that is not compiled yet."""
+    launches: list[object] = []
+    launcher = Launcher(object())
+    key = (torch.bfloat16, (7,), 4)
+    launcher._compiled[key] = lambda *arguments: launches.append(arguments)
+    with Precompiler(processes=1).collecting():
+        launcher((1, 1, 1), torch.bfloat16, (), (7,), num_warps=4)
+    assert launches == []
+    launcher((1, 1, 1), torch.bfloat16, (), (7,), num_warps=4)
+    assert len(launches) == 1

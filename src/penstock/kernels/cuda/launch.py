@@ -67,7 +67,8 @@ class Launcher:
         key, overlap = (dtype, constants, *options.values()), overlaps()
         launch = self._compiled.get(key)
         if launch is not None:
-            launch(grid, arguments, (*constants, overlap))
+            if not triton_internals.is_deferring.get():  # else what it reads may not have been computed, either
+                launch(grid, arguments, (*constants, overlap))
             return
         compiled = self._kernel[grid](*arguments, *constants, overlap, launch_pdl=overlap, **options)
         if compiled is not None:  # else see `precompile`

@@ -1,8 +1,8 @@
 """Precompile: compile the Triton kernels of a model before their first launch, many at a time.
 
-Within `Precompiler.collecting` a kernel that is not compiled yet is not launched: Triton determines the variant, as for
-every launch, and its compilation is collected. So running the steps there on blank tensors of the right types and
-shapes finds all variants that they need. The real launch finds them in Triton's cache on disk; one that was missed
+Within `Precompiler.collecting` no kernel is launched. For one that is not compiled yet Triton determines the variant,
+as for every launch, and its compilation is collected. So running the steps there on blank tensors of the right types
+and shapes finds all variants that they need. The real launch finds them in Triton's cache on disk; one that was missed
 is compiled then, which only costs time.
 
 Forked processes compile them while this one loads the model; they do not use CUDA, whose state a fork does not copy.

@@ -105,15 +105,19 @@ def can_defer_compilation() -> bool:
     return known
 
 
+is_deferring: ContextVar[bool] = ContextVar("is_deferring", default=False)  # in this thread
+
+
 @contextmanager
 def deferring(mode: Any) -> Iterator[None]:
     """Inside the block Triton does not compile or launch new kernels: it calls `mode.submit(key, compile, finalize)`
     and launches what that returns, unless it is None."""
     active = importlib.import_module("triton.runtime._async_compile").active_mode
-    token = active.set(mode)
+    token, own = active.set(mode), is_deferring.set(True)
     try:
         yield
     finally:
+        is_deferring.reset(own)
         active.reset(token)
 
 
