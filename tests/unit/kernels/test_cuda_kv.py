@@ -73,10 +73,10 @@ def test_what_is_stored(
         x = wanted[block, offset]
         reference.store(x, expected, scales, block_map)
         read = reference.load(ours, our_scales)
-        # Rounding decides about few codes only.
+        # Rounding decides about few codes only, about more where numbers of 16 bits lie between two of them.
         a, b = read[block, offset], reference.load(expected, scales)[block, offset]
         if kind not in forgetful:
-            assert (a - b).norm() < 0.1 * LOSS[kind] * b.norm()
+            assert (a - b).norm() < (0.1 if dtype == torch.float32 else 0.4) * LOSS[kind] * b.norm()
             assert (a - x.float()).norm() < LOSS[kind] * x.float().norm()
         written = torch.zeros(blocks, block_size, dtype=torch.bool, device=DEVICE)
         written[block, offset] = True

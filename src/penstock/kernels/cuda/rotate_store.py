@@ -78,23 +78,24 @@ def _kernel(
         other = (other * scale * other_weight).to(raw.dtype).to(tl.float32)
     turned = (x * cos + other * tl.where(at < half, -sin, sin)).to(raw.dtype)
 
+    key = turned.to(tl.float32)
     if KEYS == "int4":
-        turned = hadamard(turned.to(tl.float32), DIM).to(raw.dtype)
+        key = hadamard(key, DIM)
+        turned = key.to(raw.dtype)
     tl.store(q_out + token * HEADS * DIM + head * DIM + at, turned, mask=inside & (head < HEADS))
     is_k = (head >= HEADS) & (head < HEADS + KV_HEADS)
     is_v = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
     if KEYS == "plain":
         tl.store(keys + slot + (head - HEADS) * DIM + at, turned, mask=inside & is_k)
     elif (tl.program_id(1) + 1) * SOME > HEADS:
-        wide = turned.to(tl.float32)
-        store_codes(wide, keys, key_scales, target, head - HEADS, is_k, KEYS, KV_HEADS, DIM, BLOCK_SIZE)
+        store_codes(key, keys, key_scales, target, head - HEADS, is_k, KEYS, KV_HEADS, DIM, BLOCK_SIZE)
     if VALUES == "plain":
         tl.store(values + slot + (head - HEADS - KV_HEADS) * DIM + at, raw, mask=inside & (head >= HEADS + KV_HEADS))
     elif (tl.program_id(1) + 1) * SOME > HEADS + KV_HEADS:
-        wide, kv_head = raw.to(tl.float32), head - HEADS - KV_HEADS
+        value, kv_head = raw.to(tl.float32), head - HEADS - KV_HEADS
         if VALUES == "int4":
-            wide = hadamard(wide, DIM)
-        store_codes(wide, values, value_scales, target, kv_head, is_v, VALUES, KV_HEADS, DIM, BLOCK_SIZE)
+            value = hadamard(value, DIM)
+        store_codes(value, values, value_scales, target, kv_head, is_v, VALUES, KV_HEADS, DIM, BLOCK_SIZE)
 
 
 _launch = Launcher(_kernel)
