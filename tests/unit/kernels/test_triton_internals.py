@@ -144,8 +144,7 @@ def test_without_asynchronous_compilation_nothing_is_compiled_ahead(
         monkeypatch.setattr("triton.runtime.jit.JITFunction._do_compile", lambda self: None)
     triton_internals.can_defer_compilation.cache_clear()
     precompiler = Precompiler(processes=1)
-    meta = torch.device("meta")
-    cuda_startup.precompile(precompiler, None, None, dtype=torch.bfloat16, device=meta)  # type: ignore[arg-type]
+    cuda_startup.precompile(precompiler, None, None, None, dtype=torch.bfloat16)  # type: ignore[arg-type]
     assert precompiler.keys == set()
     assert "no asynchronous compilation" in caplog.text
     triton_internals.can_defer_compilation.cache_clear()
