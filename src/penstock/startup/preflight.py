@@ -83,8 +83,8 @@ def _check_ranks(settings: Settings, spec: ModelSpec) -> None:
     require_torch("tensor_parallel", "tensor_parallel")
     if settings.model.quantize is not None:
         raise InvalidSetting(
-            "quantize: only the native CPU kernels compute with quantized weights, and they do not split a model: set "
-            "quantize or tensor_parallel",
+            "quantize: a model that is split over ranks cannot be quantized as it is loaded: set quantize or "
+            "tensor_parallel",
             param="quantize",
         )
 
