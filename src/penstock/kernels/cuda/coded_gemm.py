@@ -23,6 +23,7 @@ from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, w
 from penstock.kernels.interface import Activation
 
 MAX_SPLITS = 8
+LONG_CHUNK = 256  # columns
 
 
 class Tiling(NamedTuple):
@@ -373,12 +374,13 @@ def coded_gemm(
 
 
 def _tiling(rows: int, part: CodedRows) -> Tiling:
-    outs, warps, programs = (64, 4, 512) if rows <= 16 else (128, 8, 256)
+    is_long = part.coding.chunk > LONG_CHUNK  # leaves no room for large tiles
+    outs, warps, programs = (64, 4, 512) if rows <= 16 or is_long else (128, 8, 256)
     tiles, chunks = -(-part.rows // outs), -(-part.cols // part.coding.chunk)
     splits = 1
     while tiles * splits * 2 <= programs and splits < MAX_SPLITS and splits * 2 <= chunks:
         splits *= 2
-    return Tiling(outs, splits, warps, 4 if rows <= 32 else 3)
+    return Tiling(outs, splits, warps, 2 if is_long else 4 if rows <= 32 else 3)
 
 
 @cache

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from penstock.kernels.coded import CodedRows
 from penstock.kernels.cuda.code_values import has_assembly, plane_values, raw_base, raw_exponent
-from penstock.kernels.cuda.coded_gemm import prefetch, split_counters, stored_groups
+from penstock.kernels.cuda.coded_gemm import LONG_CHUNK, prefetch, split_counters, stored_groups
 from penstock.kernels.cuda.gate import activate
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Activation
@@ -346,6 +346,8 @@ def coded_gemv(
 
 
 def _tiling(part: CodedRows) -> Tiling:
+    if part.coding.chunk > LONG_CHUNK:  # leaves no room for more
+        return Tiling(16, 4, 4, 1, 2)
     if part.rows >= LARGE_OUTS:
         warps = 2 if part.coding.code.bits < 8 else 4
         return Tiling(32, warps, warps, 1, 2 if warps == 2 else 3)

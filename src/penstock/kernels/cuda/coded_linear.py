@@ -1,8 +1,8 @@
 """Products with coded weights (`kernels.coded`): which kernel for how many rows.
 
-few rows     `coded_gemm`: codes become floats in registers
-many rows    `scaled_gemm`, if the checkpoint has the inputs in 8 bits, too; else cuBLAS, for which some rows of the
-             weight at a time become 16-bit floats in memory (`expand_codes`)
+few rows     `coded_gemv` or `coded_gemm`: codes become floats in registers
+many rows    `octet_gemm` or `scaled_gemm`, if the inputs are to have 8 bits, too (`Inputs`); else cuBLAS, for which
+             some rows of the weight at a time become 16-bit floats in memory (`expand_codes`)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.kernels.coded import Code, CodedMatrix, CodedRows, Inputs
-from penstock.kernels.cuda.coded_gemm import coded_gemm
+from penstock.kernels.cuda.coded_gemm import LONG_CHUNK, coded_gemm
 from penstock.kernels.cuda.coded_gemv import coded_gemv
 from penstock.kernels.cuda.expand_codes import expand
 from penstock.kernels.cuda.gate import gate
@@ -22,13 +22,18 @@ from penstock.kernels.cuda.norm import norm as norm_
 from penstock.kernels.cuda.octet_gemm import octet_gemm
 from penstock.kernels.cuda.quantize_inputs import quantize_inputs
 from penstock.kernels.cuda.scaled_gemm import scaled_gemm
+from penstock.kernels.cuda.triton_internals import is_interpreted
 from penstock.kernels.interface import Activation, Norm
 
 # Rows of x up to which a kernel is the fastest of those that can take its place, on an H200.
-GEMV_ROWS, MAX_ROWS = 8, 64
+GEMV_ROWS, GEMM_ROWS = 8, 64
+GEMM_ROWS_LARGE, LARGE_GROUP = 128, 64  # of large groups, whose sums are scaled less often
+GEMM_ROWS_LONG = 16  # of codes with long chunks, since there are not enough registers for more
 EIGHT_BIT_ROWS = 32  # for fewer, rounding the inputs takes longer than it saves
-LARGE_OUTS, LARGE_ROWS = 128 * 132, 128
+OCTET_ROWS, OCTET_ROWS_LARGE = 64, 128  # the latter of weights with many rows
+LARGE_OUTS = 128 * 132
 ALIGNED = 8  # rows of a part: kernels expect their pointers to be multiples of 16 bytes
+SLICE = 128  # rows of a weight at a time are a multiple of it: cuBLAS is slow where columns are not aligned
 EXPANDED = 1 << 25  # elements of a weight that are 16-bit floats at a time
 
 
@@ -57,11 +62,10 @@ def coded_linear(
 
 def coded_logits(x: Tensor, matrix: CodedMatrix, out: Tensor) -> None:
     """x [rows, in] × matrix [out, in] to `out`, float32."""
-    x = _ordered(x, matrix)
-    for first in range(0, len(x), MAX_ROWS):
-        rows = slice(first, first + MAX_ROWS)
-        kernel = coded_gemv if len(x[rows]) <= GEMV_ROWS else coded_gemm
-        _multiply_parts(partial(kernel, x[rows]), matrix, out[rows])
+    x, most = _ordered(x, matrix), _most_rows(matrix)
+    for first in range(0, len(x), most):
+        some = x[first : first + most]
+        _multiply_parts(partial(_kernel(some, most), some), matrix, out[first : first + most])
 
 
 def _multiply_parts(product: Callable[..., None], matrix: CodedMatrix, out: Tensor, bias: Tensor | None = None) -> None:
@@ -84,12 +88,26 @@ def _product(x: Tensor, matrix: CodedMatrix, norm: Norm | None) -> Callable[...,
     if inputs is not None and rows > EIGHT_BIT_ROWS and _has_octets(matrix, inputs):
         is_plain = inputs.group == 0
         octets = quantize_inputs(x, inputs.dtype, norm, fixed=inputs.scale, grouped=not is_plain)
-        limit = LARGE_ROWS if matrix.shape[0] >= LARGE_OUTS else MAX_ROWS
+        limit = OCTET_ROWS_LARGE if matrix.shape[0] >= LARGE_OUTS else OCTET_ROWS
         by_library = inputs.dtype == torch.float8_e4m3fn and is_plain and rows > limit
         return partial(scaled_gemm if by_library else octet_gemm, octets)
     x = _ordered(x if norm is None else norm_(x, norm), matrix)
-    kernel = coded_gemv if rows <= GEMV_ROWS else coded_gemm if rows <= MAX_ROWS else _expanded_gemm
-    return partial(kernel, x)
+    return partial(_kernel(x, _most_rows(matrix)), x)
+
+
+def _most_rows(matrix: CodedMatrix) -> int:
+    """Of x, up to which codes become floats in registers."""
+    codings = [part.coding for part in matrix.parts]
+    if any(coding.chunk > LONG_CHUNK for coding in codings):
+        return GEMM_ROWS_LONG
+    return GEMM_ROWS_LARGE if all(not 0 < coding.group < LARGE_GROUP for coding in codings) else GEMM_ROWS
+
+
+def _kernel(x: Tensor, most: int) -> Callable[..., None]:
+    """`most`: see `_most_rows`. In float32 there is no room for x."""
+    if len(x) > most or not (x.element_size() == 2 or is_interpreted()):
+        return _expanded_gemm
+    return coded_gemv if len(x) <= GEMV_ROWS else coded_gemm
 
 
 def _has_octets(matrix: CodedMatrix, inputs: Inputs) -> bool:
@@ -120,7 +138,7 @@ def _expanded_gemm(
     """As `coded_gemm`."""
     y = out if activation is None else torch.empty(len(x), part.rows, dtype=x.dtype, device=x.device)
     is_sum = onto and activation is None
-    lines = max(EXPANDED // part.cols, 16)
+    lines = max(EXPANDED // part.cols // SLICE, 1) * SLICE
     scratch = torch.empty(min(lines, part.rows), part.cols, dtype=x.dtype, device=x.device)
     for begin in range(0, part.rows, lines):
         end = min(begin + lines, part.rows)
@@ -132,5 +150,4 @@ def _expanded_gemm(
     if bias is not None:
         y += bias
     if activation is not None:
-        gated = gate(y, activation)
-        out.copy_(out + gated if onto else gated)
+        out.add_(gate(y, activation)) if onto else gate(y, activation, out)

@@ -37,11 +37,12 @@ def _kernel(gate_up, out, WIDTH: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.con
 _launch = Launcher(_kernel)
 
 
-def gate(gate_up: Tensor, activation: Activation, *, exact: bool = False) -> Tensor:
+def gate(gate_up: Tensor, activation: Activation, out: Tensor | None = None, *, exact: bool = False) -> Tensor:
     """`exact`: no product and sum become one instruction."""
     options = {"enable_fp_fusion": False} if exact else {}
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
+    if out is None:
+        out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     grid = (tokens, -(-width // BLOCK), 1)
     _launch(grid, out.dtype, (gate_up, out), (width, activation == "silu", BLOCK), **options)
     return out
