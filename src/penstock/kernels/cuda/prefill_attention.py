@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(64, 64, 4, 3), 4: Shape(32, 32, 4, 2)}  # by bytes per number
-QUANTIZED = {2: Shape(64, 32, 4, 3), 4: Shape(32, 32, 4, 2)}  # fewer keys: registers for codes
+QUANTIZED = {2: Shape(64, 32, 4, 3), 4: Shape(32, 32, 4, 2)}  # with 64 keys, codes would spill registers
 
 
 @triton.jit(
