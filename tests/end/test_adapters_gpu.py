@@ -76,9 +76,11 @@ def check_alike(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
             assert vectors[0] == pytest.approx(vectors[1], abs=1e-4)
 
 
-def jobs(adapters: dict[str, Adapter], length: int = 20) -> list[Job]:
+def jobs(adapters: dict[str, Adapter], max_output: int = 16) -> list[Job]:
     owners = [*adapters.values(), None]
-    made = [Job(TEXT[place : place + length + 9 * place], owner, GREEDY) for place, owner in enumerate(owners * 2)]
+    made = [
+        Job(TEXT[place : place + 20 + 9 * place], owner, GREEDY, max_output) for place, owner in enumerate(owners * 2)
+    ]
     return made + [Job(TEXT[:30], owner, task="embed") for owner in owners]
 
 
@@ -108,19 +110,19 @@ def test_every_kind_of_request_is_answered_as_by_the_merged_model(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"step_tokens": 600, "context": 2048, "kv_memory": "200MB"}, {"kv_memory": "400KiB", "step_tokens": 32}],
+    [{}, {"context": 512}, {"kv_memory": "230KiB", "step_tokens": 32}],
     ids=["graphs", "chunks", "preemption"],
 )
 def test_mixed_is_alone(model: Path, adapters: dict[str, Adapter], options: dict[str, Any]) -> None:
-    asked = jobs(adapters)
-    if "context" in options:  # prompts that no decode graph takes
-        asked += [Job(TEXT * 5, owner, GREEDY) for owner in (*adapters.values(), None)]
+    asked = jobs(adapters, 48 if "step_tokens" in options else 16)
+    if "context" in options:  # prompts for tiles of many rows
+        asked += [Job(TEXT * 2, owner, GREEDY) for owner in (*adapters.values(), None)]
     single = AdapterEngine(str(model), **BASE | {"context": options.get("context", 256), "max_sequences": 1})
     alone = [single.run([job])[0] for job in asked]
     engine = AdapterEngine(str(model), **BASE | options)
     check_alike(engine.run(asked), alone)
     assert len({tuple(one.tokens) for one in alone}) > len(adapters)
-    assert (engine.query("stats")["preemptions"] > 0) == (options.get("step_tokens") == 32)
+    assert (engine.query("stats")["preemptions"] > 0) == ("step_tokens" in options)
 
 
 def test_steps_without_adapters_take_the_graphs_of_an_engine_that_has_none(

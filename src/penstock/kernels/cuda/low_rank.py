@@ -44,6 +44,8 @@ class Shape(NamedTuple):
 
 # The fastest of those tried on an H200 for the 8B shape.
 SHAPES = {FEW: Shape(1024, 8, 1024, 8, 512, 8), MANY: Shape(1024, 4, 128, 4, 128, 8)}
+# Partial sums that `expand` adds up: it has all of them in shared memory.
+MOST_SPLITS, MOST_SPLITS_OF_MANY = 64, 4
 STEP = 128  # of the width, which a program of `shrink` takes at a time for a tile of many rows
 
 
@@ -103,8 +105,7 @@ def shrink(x: Tensor, norm: Norm | None, delta: LowRank, deltas: StepDeltas) -> 
     few = tiles.rows == FEW
     if norm is not None and not few:
         x, norm = norm_.norm(x, norm), None
-    share = min(shape.share, padded)
-    splits = -(-width // share)
+    share, splits = _shares(width, x.element_size(), shape, few)
     parts = _empty_parts(rows, projections, splits, x.device)
     first_entry, entries = delta.site * MOST_PARTS, memory.table.shape[1]
     reads = (memory.numbers, memory.table, tiles.order, tiles.tiles, parts)
@@ -150,7 +151,7 @@ def expand(
     shape, few = SHAPES[tiles.rows], tiles.rows == FEW
     outs, warps = (shape.gated, shape.gated_warps) if gated else (shape.outs, shape.outs_warps)
     blocks = -(-size // outs)
-    out, ahead = y, gated and few and onto is None
+    out, ahead = y, gated and few and onto is None and blocks <= MOST_SPLITS
     if gated:
         out = torch.empty(len(y), size, dtype=y.dtype, device=y.device) if onto is None else onto
     entries, next_entry, parts, next_parts = memory.table.shape[1], 0, shrunk.parts, shrunk.parts
@@ -190,6 +191,14 @@ def embed(x: Tensor, tokens: Tensor, scale: float, deltas: StepDeltas) -> None:
         (vocab, width, outs, UNIT),
         num_warps=4,
     )
+
+
+def _shares(width: int, itemsize: int, shape: Shape, few: bool) -> tuple[int, int]:
+    """How much of the width a program of `shrink` takes, and how many programs take it."""
+    share = min(shape.share // (2 if few and itemsize == 4 else 1), max(power_of_2(width), UNIT))
+    while -(-width // share) > (MOST_SPLITS if few else MOST_SPLITS_OF_MANY):
+        share *= 2
+    return share, -(-width // share)
 
 
 def _empty_parts(rows: int, projections: int, splits: int, device: torch.device) -> Tensor:
