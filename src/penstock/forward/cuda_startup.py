@@ -231,6 +231,7 @@ def _find_kernels(
         model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context, shard=shard)
     else:
         model = extras.blank(layers)
+        small = replace(spec, num_layers=model.spec.num_layers)  # files mix formats by layer
     extras = extras._replace(place=silent_place(shard, spec.vocab_size))
     if extras.adapted:
         extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)))
