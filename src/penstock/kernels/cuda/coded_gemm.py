@@ -8,7 +8,6 @@ with weights that were rounded to 16 bits.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from penstock.kernels.coded import CodedRows, Coding
 from penstock.kernels.cuda.code_values import has_assembly, plane_values
-from penstock.kernels.cuda.gate import activate
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
+from penstock.kernels.cuda.product_end import add_up, finish, hand_in, split_buffers
 from penstock.kernels.interface import Activation
 
 MAX_SPLITS = 8
@@ -33,23 +32,6 @@ class Tiling(NamedTuple):
     splits: int  # programs that share the width (split-K)
     warps: int
     stages: int  # chunks in flight (software pipelining)
-    ahead: int = 0
-
-
-@triton.constexpr_function
-def _prefetch_assembly(count: int, size: int) -> str:
-    return (
-        "{ .reg .u32 t; .reg .u64 a; .reg .pred p; mov.u32 t, %tid.x;"
-        f"setp.lt.u32 p, t, {count}; mad.wide.u32 a, t, $2, $1;"
-        f"@p cp.async.bulk.prefetch.L2.global [a], {size}; mov.u32 $0, 0; }}"
-    )
-
-
-@triton.jit
-def prefetch(begin, stride, COUNT: tl.constexpr, BYTES: tl.constexpr):
-    """So many bytes of COUNT lines, `stride` bytes apart, to L2: by one thread each."""
-    text: tl.constexpr = _prefetch_assembly(COUNT, BYTES)
-    tl.inline_asm_elementwise(text, "=r,l,r", [begin, stride], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.constexpr_function
@@ -186,7 +168,6 @@ def _gemm_kernel(
     OUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """`x_sums` [groups, ROWS]: sums of x, if there are shifts. Of a gated pair a program takes half as many rows
@@ -214,11 +195,6 @@ def _gemm_kernel(
     first = split * share
     has_groups: tl.constexpr = GROUP != 0
     has_shifts: tl.constexpr = has_groups and SHIFT is not None
-    if AHEAD:  # while the launch before this one ends
-        begin = words + (tile * outs).to(tl.int64) * (chunks * WORDS * RUN) + first * (WORDS * RUN)
-        prefetch(begin, chunks * WORDS * RUN * 2, outs, AHEAD)
-        if GATED:
-            prefetch(begin + size.to(tl.int64) * (chunks * WORDS * RUN), chunks * WORDS * RUN * 2, outs, AHEAD)
     # Of the next chunk, always: what the tensor cores do not multiply is not loaded ahead otherwise.
     scale = _by_group(scales + line * lots, there, 1, first, WIDTH, chunk, RUN, GROUP, has_groups)
     shift = _by_group(shifts + line * lots, there, 1, first, WIDTH, chunk, RUN, GROUP, has_shifts)
@@ -260,35 +236,17 @@ def _gemm_kernel(
         shift = next_shift
         total = next_total
 
-    if SPLITS > 1:  # split-K: the last program adds up all parts, in their order
-        inner = index[:, None] * ROWS + row[None, :]
-        mine = parts + tile * SPLITS * OUTS * ROWS + inner
-        tl.store(mine + split * OUTS * ROWS, sums)
-        tl.debug_barrier()
-        before = tl.atomic_add(arrived + tile, 1, sem="acq_rel")
-        if before < SPLITS - 1:
+    if SPLITS > 1:
+        if hand_in(sums, parts, arrived, OUTS, ROWS, SPLITS) < SPLITS - 1:
             return
-        sums = tl.zeros([OUTS, ROWS], tl.float32)
-        for number in range(SPLITS):
-            sums += tl.load(mine + number * OUTS * ROWS, cache_modifier=".cg")
-        tl.store(arrived + tile, 0)
+        sums = add_up(parts, arrived, OUTS, ROWS, SPLITS)
     if GROUP == 0:
         row_scale = tl.load(scales + line, mask=there, other=0.0).to(tl.float32)
         sums *= row_scale[:, None]
         if SHIFT is not None:
             row_shift = _offset(tl.load(shifts + line, mask=there, other=0), row_scale, ZERO, SHIFT)
             sums += row_shift[:, None] * tl.load(x_sums + row)[None, :]
-    if BIAS:
-        sums += tl.load(bias + line, mask=there, other=0.0).to(tl.float32)[:, None]
-    if GATED:
-        gate, up = tl.split(sums.reshape(2, outs, ROWS).permute(1, 2, 0))
-        sums = activate(gate, SILU) * up
-        which = tile * outs + tl.arange(0, outs)
-    place = row[None, :] * stride + which[:, None]
-    real = real_row[None, :] & (which < size)[:, None]
-    if ONTO:
-        sums += tl.load(out + place, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + place, sums.to(out.dtype.element_ty), mask=real)
+    finish(sums, bias, out, tile, row, rows, size, stride, BIAS, ONTO, GATED, SILU, ROWS, OUTS)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -348,16 +306,10 @@ def coded_gemm(
     coding, (rows, width) = part.coding, x.shape
     size = part.rows // (1 if activation is None else 2)
     padded = max(16, power_of_2(rows))
-    outs, splits, warps, stages, ahead = tiling or _tiling(padded, part)
+    outs, splits, warps, stages = tiling or _tiling(padded, part)
     tiles = -(-part.rows // outs)
-    parts, arrived = out, out
-    if splits > 1:
-        parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=x.device)
-        arrived = split_counters(x.device)
+    parts, arrived = split_buffers(out, tiles, splits, outs * padded)
     x_sums = x if coding.shift is None else group_sums(x, coding, padded)
-    if ahead:
-        share = 2 * coding.words(width) // splits
-        ahead = min(share, ahead) // 16 * 16 if size % outs == 0 and has_assembly(x) else 0
     code, shifts = coding.code, part.scales if part.shifts is None else part.shifts
     bias_or_any = x if bias is None else bias
     fused = (bias is not None, onto, activation is not None, activation == "silu")
@@ -367,7 +319,7 @@ def coded_gemm(
         (tiles, splits, 1),
         (x.dtype, part.scales.dtype, out.dtype),
         (x, part.words, part.scales, shifts, x_sums, bias_or_any, out, parts, arrived, rows, size, out.stride(0)),
-        (width, *form, has_assembly(x), *fused, padded, outs, splits, stages, ahead),
+        (width, *form, has_assembly(x), *fused, padded, outs, splits, stages),
         num_warps=warps,
         num_stages=stages,
     )
@@ -381,9 +333,3 @@ def _tiling(rows: int, part: CodedRows) -> Tiling:
     while tiles * splits * 2 <= programs and splits < MAX_SPLITS and splits * 2 <= chunks:
         splits *= 2
     return Tiling(outs, splits, warps, 2 if is_long else 4 if rows <= 32 else 3)
-
-
-@cache
-def split_counters(device: torch.device) -> Tensor:
-    """How many of a tile's splits are done: 0 between launches. See `skinny_gemm`."""
-    return torch.zeros(1024, dtype=torch.int32, device=device)

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.coded import CodedRows
 from penstock.kernels.cuda.code_values import has_assembly, plane_values, raw_base, raw_exponent
-from penstock.kernels.cuda.coded_gemm import LONG_CHUNK, prefetch, split_counters, stored_groups
-from penstock.kernels.cuda.gate import activate
+from penstock.kernels.cuda.coded_gemm import LONG_CHUNK, stored_groups
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
+from penstock.kernels.cuda.product_end import LARGE_OUTS, LONG, add_up, finish, hand_in, split_buffers
 from penstock.kernels.interface import Activation
 
-LARGE_OUTS = 128 * 132  # rows of a weight from which on tiles may be large
-LONG = 8192  # columns
 FOLDED_GROUP = 32  # columns of a group from which on sums of x are worth their products
 
 
@@ -33,13 +30,11 @@ class Tiling(NamedTuple):
     warps: int
     splits: int  # programs that share the width
     stages: int
-    ahead: int = 0
 
 
 @triton.constexpr_function
-def _lots(chunk: int, group: int, run: int) -> int:
-    """Loads of a chunk's factors."""
-    return chunk // group if chunk % group == 0 else 1 if group % chunk == 0 else chunk // run
+def _power_of_2(exponent: int) -> float:
+    return 2.0**exponent
 
 
 @triton.jit
@@ -94,6 +89,80 @@ def _pick(loaded, source, CHUNK: tl.constexpr, RUN: tl.constexpr, GROUP: tl.cons
     return value
 
 
+@triton.constexpr_function
+def _begins(plane: int, chunk: int, run: int, group: int) -> bool:
+    """Whether the plane is the first of what is summed up before it is scaled."""
+    if group % chunk == 0:
+        return plane == 0
+    return chunk % group != 0 or plane * run % group == 0
+
+
+@triton.constexpr_function
+def _ends(plane: int, chunk: int, run: int, group: int) -> bool:
+    end = (plane + 1) * run
+    if group % chunk == 0:
+        return end == chunk
+    return chunk % group != 0 or end % group == 0
+
+
+@triton.jit
+def _added(scale, shift, ZERO: tl.constexpr, SHIFT: tl.constexpr):
+    """What scale * code lacks, if ZERO is what codes have too much; `shift` counts if there are shifts."""
+    if SHIFT == "offsets":
+        added = shift - ZERO * scale
+    elif SHIFT == "zeros":
+        added = -(ZERO + shift) * scale
+    else:
+        added = -ZERO * scale
+    return added
+
+
+@triton.jit
+def _add_plane(
+    sums,
+    part,
+    total,
+    values,
+    v,
+    scale,
+    shift,
+    scales,
+    shifts,
+    CHUNK: tl.constexpr,
+    RUN: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    SHIFT: tl.constexpr,
+    FOLD: tl.constexpr,
+    PLANE: tl.constexpr,
+):
+    """The product with one plane: to `part`, the sum of a group, and that to `sums` where the group ends. `total` is
+    the sum of x over the group, for all rows of the weight alike."""
+    ones = tl.full(values.shape, 1.0, values.dtype)
+    if GROUP == 0:
+        sums = tl.dot(values, v, sums, input_precision="ieee")
+        if FOLD:
+            total = tl.dot(ones, v, total, input_precision="ieee")
+    else:
+        if _begins(PLANE, CHUNK, RUN, GROUP):
+            part = tl.dot(values, v, input_precision="ieee")
+            if FOLD:
+                total = tl.dot(ones, v, input_precision="ieee")
+        else:
+            part = tl.dot(values, v, part, input_precision="ieee")
+            if FOLD:
+                total = tl.dot(ones, v, total, input_precision="ieee")
+        if _ends(PLANE, CHUNK, RUN, GROUP):
+            factor = _pick(scale, scales, CHUNK, RUN, GROUP, PLANE)
+            sums += part * factor[:, :, None]
+            if FOLD:
+                added = factor
+                if SHIFT is not None:
+                    added = _pick(shift, shifts, CHUNK, RUN, GROUP, PLANE)
+                sums += total * _added(factor, added, ZERO, SHIFT)[:, :, None]
+    return sums, part, total
+
+
 @triton.jit(do_not_specialize=["rows", "size", "stride"])
 def _gemv_kernel(
     x,
@@ -126,7 +195,6 @@ def _gemv_kernel(
     WAYS: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """FOLD: what was added to all codes is taken from the sums of groups."""
@@ -142,6 +210,7 @@ def _gemv_kernel(
     half: tl.constexpr = x.dtype.element_ty == tl.float16
     base: tl.constexpr = raw_base(CODE, half, ASM) if FOLD else 0
     exponent: tl.constexpr = raw_exponent(CODE, half, ASM)
+    is_raw: tl.constexpr = exponent != 0 or base != 0
     up: tl.constexpr = 100 if exponent > 100 else 0  # x gets it, or else sums were too small for float32
     outs: tl.constexpr = OUTS // 2 if GATED else OUTS
     index = tl.arange(0, OUTS)
@@ -159,14 +228,8 @@ def _gemv_kernel(
     sums = tl.zeros([WAYS, OUTS, ROWS], tl.float32)
     part = tl.zeros([WAYS, OUTS, ROWS], tl.float32)
     total = tl.zeros([WAYS, OUTS, ROWS], tl.float32)
-    ones = tl.full([WAYS, OUTS, RUN], 1.0, x.dtype.element_ty)
     scale_line = scales + (line * groups)[None, :]
     shift_line = shifts + (line * groups)[None, :]
-    if AHEAD:  # while the launch before this one ends
-        begin = words + (tile * outs).to(tl.int64) * (chunks * WORDS * RUN) + first * (WORDS * RUN)
-        prefetch(begin, chunks * WORDS * RUN * 2, outs, AHEAD)
-        if GATED:
-            prefetch(begin + size.to(tl.int64) * (chunks * WORDS * RUN), chunks * WORDS * RUN * 2, outs, AHEAD)
     # Always of the next chunks: what the tensor cores do not multiply is not loaded ahead otherwise.
     scale = ()
     shift = ()
@@ -201,94 +264,45 @@ def _gemv_kernel(
                     v = tl.load(x_line + column, mask=real_row & inside, other=0.0)
                 v = tl.permute(v, (0, 2, 1))
                 if up:
-                    v *= 1.2676506002282294e30  # 2 ** 100
-                values = plane_values(
-                    low, high, x, CODE, w * per_word + q, 0 if FOLD else ZERO, ASM, exponent != 0 or base != 0
+                    v *= _power_of_2(up)
+                values = plane_values(low, high, x, CODE, w * per_word + q, 0 if FOLD else ZERO, ASM, is_raw)
+                sums, part, total = _add_plane(
+                    sums,
+                    part,
+                    total,
+                    values,
+                    v,
+                    scale,
+                    shift,
+                    scales,
+                    shifts,
+                    chunk,
+                    RUN,
+                    GROUP,
+                    base + ZERO,
+                    SHIFT,
+                    FOLD,
+                    w * per_word + q,
                 )
-                if GROUP == 0:
-                    sums = tl.dot(values, v, sums, input_precision="ieee")
-                    if FOLD:
-                        total = tl.dot(ones, v, total, input_precision="ieee")
-                else:
-                    if _begins(w * per_word + q, chunk, RUN, GROUP):
-                        part = tl.dot(values, v, input_precision="ieee")
-                        if FOLD:
-                            total = tl.dot(ones, v, input_precision="ieee")
-                    else:
-                        part = tl.dot(values, v, part, input_precision="ieee")
-                        if FOLD:
-                            total = tl.dot(ones, v, total, input_precision="ieee")
-                    if _ends(w * per_word + q, chunk, RUN, GROUP):
-                        factor = _pick(scale, scales, chunk, RUN, GROUP, w * per_word + q)
-                        sums += part * factor[:, :, None]
-                        if FOLD:
-                            if SHIFT == "offsets":
-                                added = _pick(shift, shifts, chunk, RUN, GROUP, w * per_word + q) - base * factor
-                            elif SHIFT == "zeros":
-                                added = -(base + _pick(shift, shifts, chunk, RUN, GROUP, w * per_word + q)) * factor
-                            else:
-                                added = -(base + ZERO) * factor
-                            sums += total * added[:, :, None]
         scale = next_scale
         shift = next_shift
     if GROUP == 0:
-        factor = tl.load(scales + line, mask=which < size, other=0.0).to(tl.float32)[None, :, None]
-        sums *= factor
+        factor = tl.load(scales + line, mask=which < size, other=0.0).to(tl.float32)[None, :]
+        sums *= factor[:, :, None]
         if FOLD:
-            added = -(base + ZERO) * factor
+            row_shift = factor
             if SHIFT is not None:
-                shift_of_row = tl.load(shifts + line, mask=which < size, other=0).to(tl.float32)[None, :, None]
-                added = shift_of_row - base * factor if SHIFT == "offsets" else -(base + shift_of_row) * factor
-            sums += total * added
+                row_shift = tl.load(shifts + line, mask=which < size, other=0).to(tl.float32)[None, :]
+            sums += total * _added(factor, row_shift, base + ZERO, SHIFT)[:, :, None]
     result = tl.sum(sums, axis=0)
 
-    if SPLITS > 1:  # split-K: the last program adds up all parts, in their order
-        inner = index[:, None] * ROWS + row[None, :]
-        mine = parts + tile * SPLITS * OUTS * ROWS + inner
-        tl.store(mine + split * OUTS * ROWS, result)
-        tl.debug_barrier()
-        before = tl.atomic_add(arrived + tile, 1, sem="acq_rel")
-        if before < SPLITS - 1:
+    if SPLITS > 1:
+        if hand_in(result, parts, arrived, OUTS, ROWS, SPLITS) < SPLITS - 1:
             return
-        result = tl.zeros([OUTS, ROWS], tl.float32)
-        for number in range(SPLITS):
-            result += tl.load(mine + number * OUTS * ROWS, cache_modifier=".cg")
-        tl.store(arrived + tile, 0)
-    if exponent - up == 20:
-        result *= 1048576.0
-    elif exponent - up == 26:
-        result *= 67108864.0
-    elif exponent - up == 8:
-        result *= 256.0
-    elif exponent - up == 14:
-        result *= 16384.0
-    if BIAS:
-        result += tl.load(bias + line, mask=which < size, other=0.0).to(tl.float32)[:, None]
-    if GATED:
-        gate, both = tl.split(result.reshape(2, outs, ROWS).permute(1, 2, 0))
-        result = activate(gate, SILU) * both
-        which = tile * outs + tl.arange(0, outs)
-    place = row[None, :] * stride + which[:, None]
-    real = (row < rows)[None, :] & (which < size)[:, None]
-    if ONTO:
-        result += tl.load(out + place, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + place, result.to(out.dtype.element_ty), mask=real)
-
-
-@triton.constexpr_function
-def _begins(plane: int, chunk: int, run: int, group: int) -> bool:
-    """Whether the plane is the first of what is summed up before it is scaled."""
-    if group % chunk == 0:
-        return plane == 0
-    return chunk % group != 0 or plane * run % group == 0
-
-
-@triton.constexpr_function
-def _ends(plane: int, chunk: int, run: int, group: int) -> bool:
-    end = (plane + 1) * run
-    if group % chunk == 0:
-        return end == chunk
-    return chunk % group != 0 or end % group == 0
+        result = add_up(parts, arrived, OUTS, ROWS, SPLITS)
+    if exponent - up:
+        result *= _power_of_2(exponent - up)
+    finish(result, bias, out, tile, row, rows, size, stride, BIAS, ONTO, GATED, SILU, ROWS, OUTS)
 
 
 _launch = Launcher(_gemv_kernel)
@@ -303,25 +317,18 @@ def coded_gemv(
     onto: bool = False,
     activation: Activation | None = None,
     tiling: Tiling | None = None,
-    least: int = 8,
 ) -> None:
     """As `coded_gemm`."""
     coding, (rows, width) = part.coding, x.shape
     size = part.rows // (1 if activation is None else 2)
-    padded = max(least, power_of_2(rows))
-    outs, ways, warps, splits, stages, ahead = tiling or _tiling(part)
+    padded = max(8, power_of_2(rows))
+    outs, ways, warps, splits, stages = tiling or _tiling(part)
     tiles = -(-part.rows // outs)
-    parts, arrived = out, out
-    if splits > 1:
-        parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=x.device)
-        arrived = split_counters(x.device)
+    parts, arrived = split_buffers(out, tiles, splits, outs * padded)
     code, shifts = coding.code, part.scales if part.shifts is None else part.shifts
     fused = (bias is not None, onto, activation is not None, activation == "silu")
     zero = 0 if coding.shift else code.zero
     folds = coding.shift is not None or (code.zero != 0 and (coding.group or width) >= FOLDED_GROUP)
-    if ahead:
-        share = 2 * coding.words(width) // splits
-        ahead = min(share, ahead) // 16 * 16 if size % outs == 0 and has_assembly(x) else 0
     form = (str(code), code.planes, code.words, coding.run, coding.group, zero, coding.shift, folds)
     _launch(
         (tiles, splits, 1),
@@ -339,7 +346,7 @@ def coded_gemv(
             size,
             out.stride(0),
         ),
-        (width, *form, has_assembly(x), *fused, padded, outs, ways, splits, stages, ahead),
+        (width, *form, has_assembly(x), *fused, padded, outs, ways, splits, stages),
         num_warps=warps,
         num_stages=stages,
     )

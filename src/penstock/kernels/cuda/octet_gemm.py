@@ -7,29 +7,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.coded import CodedRows
-from penstock.kernels.cuda.coded_gemm import prefetch, split_counters
-from penstock.kernels.cuda.gate import activate
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
+from penstock.kernels.cuda.product_end import LARGE_OUTS, LONG, add_up, finish, hand_in, split_buffers
 from penstock.kernels.cuda.quantize_inputs import Octets
 from penstock.kernels.interface import Activation
 
-LARGE_OUTS = 128 * 132  # rows of a weight from which on tiles may be large
-LONG = 8192  # columns
-
 
 class Tiling(NamedTuple):
-    outs: int
+    outs: int  # as in `skinny_gemm`
     step: int
     splits: int
     warps: int
     stages: int
-    ahead: int = 0
 
 
 @triton.jit(do_not_specialize=["rows", "size", "stride", "blocks"])
@@ -56,7 +50,6 @@ def _kernel(
     OUTS: tl.constexpr,
     STEP: tl.constexpr,
     SPLITS: tl.constexpr,
-    AHEAD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
@@ -75,11 +68,6 @@ def _kernel(
     x_line = x + row.to(tl.int64)[:, None] * WIDTH + split * share
     kind: tl.constexpr = tl.int32 if x.dtype.element_ty == tl.int8 else tl.float32
     sums = tl.zeros([OUTS, ROWS], tl.float32 if GROUP else kind)
-    if AHEAD:
-        begin = weight + (tile * outs).to(tl.int64) * WIDTH + split * share
-        prefetch(begin, WIDTH, outs, AHEAD)
-        if GATED:
-            prefetch(begin + size.to(tl.int64) * WIDTH, WIDTH, outs, AHEAD)
     wait(OVERLAP)
     for first in range(0, share, STEP):
         at = first + tl.arange(0, STEP)[None, :]
@@ -94,34 +82,15 @@ def _kernel(
         else:
             sums = tl.dot(w, v.T, sums, out_dtype=kind)
 
-    if SPLITS > 1:  # split-K: the last program adds up all parts, in their order
-        inner = index[:, None] * ROWS + column[None, :]
-        mine = parts + tile * SPLITS * OUTS * ROWS + inner
-        tl.store(mine + split * OUTS * ROWS, sums.to(tl.float32))
-        tl.debug_barrier()
-        before = tl.atomic_add(arrived + tile, 1, sem="acq_rel")
-        if before < SPLITS - 1:
+    total = sums.to(tl.float32)
+    if SPLITS > 1:
+        if hand_in(total, parts, arrived, OUTS, ROWS, SPLITS) < SPLITS - 1:
             return
-        total = tl.zeros([OUTS, ROWS], tl.float32)
-        for number in range(SPLITS):
-            total += tl.load(mine + number * OUTS * ROWS, cache_modifier=".cg")
-        tl.store(arrived + tile, 0)
-    else:
-        total = sums.to(tl.float32)
+        total = add_up(parts, arrived, OUTS, ROWS, SPLITS)
     if GROUP == 0:
         scale = tl.load(scales + line, mask=there, other=0.0)
         total *= scale[:, None] * tl.load(x_scales + row, mask=real_row, other=0.0)[None, :]
-    if BIAS:
-        total += tl.load(bias + line, mask=there, other=0.0).to(tl.float32)[:, None]
-    if GATED:
-        gate, up = tl.split(total.reshape(2, outs, ROWS).permute(1, 2, 0))
-        total = activate(gate, SILU) * up
-        which = tile * outs + tl.arange(0, outs)
-    place = row.to(tl.int64)[None, :] * stride + which[:, None]
-    real = real_row[None, :] & (which < size)[:, None]
-    if ONTO:
-        total += tl.load(out + place, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=real)
+    finish(total, bias, out, tile, row.to(tl.int64), rows, size, stride, BIAS, ONTO, GATED, SILU, ROWS, OUTS)
 
 
 _launch = Launcher(_kernel)
@@ -144,15 +113,10 @@ def octet_gemm(
     size = part.rows // (1 if activation is None else 2)
     padded = min(max(16, power_of_2(rows)), 128)
     blocks = -(-rows // padded)
-    outs, step, splits, warps, stages, ahead = tiling or _tiling(rows, part.rows, width)
+    outs, step, splits, warps, stages = tiling or _tiling(rows, part.rows, width)
     tiles = -(-part.rows // outs)
-    parts, arrived = x_scales, x_scales
-    if splits > 1:
-        parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=out.device)
-        arrived = split_counters(out.device)
+    parts, arrived = split_buffers(out, tiles, splits, outs * padded)
     fused = (bias is not None, onto, activation is not None, activation == "silu")
-    if ahead:
-        ahead = min(width // splits, ahead) // 16 * 16 if size % outs == 0 else 0
     _launch(
         (tiles * blocks, splits, 1),
         (values.dtype, out.dtype),
@@ -170,7 +134,7 @@ def octet_gemm(
             out.stride(0),
             blocks,
         ),
-        (width, part.coding.group, *fused, padded, outs, step, splits, ahead),
+        (width, part.coding.group, *fused, padded, outs, step, splits),
         num_warps=warps,
         num_stages=stages,
     )
