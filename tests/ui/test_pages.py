@@ -412,7 +412,10 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
     expect(page.locator("[data-plan=kv_all]")).to_have_text("10.0 GiB")  # of eight sequences
     expect(page.get_by_text("Does not fit: ")).to_be_visible()
     page.get_by_role("button", name="int4", exact=True).click()
-    expect(page.locator("[role=note]")).to_contain_text("A KV cache in int4 on a GPU")
+    expect(page.get_by_label("KV cache", exact=True)).to_have_value("int4")
+    expect(page.locator("[role=note]")).to_have_count(0)
+    page.get_by_label("KV cache", exact=True).select_option("float16,int4")
+    expect(page.locator("[role=note]")).to_contain_text("A KV cache in float16,int4 on a GPU")
     page.get_by_role("button", name="Defaults").click()
     expect(page.locator("[role=note]")).to_have_count(0)
     expect(page.get_by_label("Prompt tokens")).to_have_value("1024")
