@@ -18,13 +18,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from penstock.cache import CacheManager, PrefixChain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError
 from penstock.flow import Adapter, Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
 from penstock.schedule.adapter_line import AdapterLine, Residency
+from penstock.schedule.deadlines import Deadlines
 from penstock.schedule.pace import Pace
 from penstock.schedule.planner import Planner, Step
 from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions, policy_by_name
@@ -35,8 +35,6 @@ from penstock.schedule.step_recorder import StepRecorder
 from penstock.schedule.tenant_shares import TenantShares, cost_of
 from penstock.schedule.views import Views
 from penstock.schedule.waiting_bounds import WaitingBounds
-
-STALE_DEADLINES = 1024  # of ended sequences, before the heap is rebuilt
 
 
 class Scheduler:
@@ -81,7 +79,7 @@ class Scheduler:
         self._submitted = 0
         self._newest: Sequence | None = None  # submitted since the last plan
         self._output_tokens = 0
-        self._deadlines: list[tuple[float, str]] = []  # a heap; ids of ended sequences may still be in it
+        self._deadlines = Deadlines(self._queues.sequences)
         self._deltas: list[Delta] = []  # not yet handed out
 
     # --- from the frontend
@@ -101,8 +99,7 @@ class Scheduler:
             sequence.drafting = self._speculation.budget_for(message)
         self._newest = sequence
         self._queues.enqueue(sequence, held)
-        if sequence.deadline is not None:
-            self._add_deadline(sequence.deadline, message.id)
+        self._deadlines.add(sequence)
 
     def release(self, id: str, error: PenstockError | None = None) -> None:
         """The constraint of a held sequence is compiled, or failed with `error`. An ended sequence is ignored."""
@@ -374,19 +371,9 @@ class Scheduler:
         delta.finish, delta.error, delta.code, delta.timings = finish, error, code, sequence.timings(now)
         self._deltas.append(delta)
 
-    def _add_deadline(self, deadline: float, id: str) -> None:
-        heappush(self._deadlines, (deadline, id))
-        open_sequences = self._queues.sequences
-        if len(self._deadlines) > 2 * len(open_sequences) + STALE_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in open_sequences]
-            heapify(self._deadlines)
-
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, id = heappop(self._deadlines)
-            sequence = self._queues.sequences.get(id)
-            if sequence is not None and sequence.deadline == deadline:
-                self._finish(sequence, FinishReason.TIMEOUT, now)
+        for sequence in self._deadlines.expired(now):
+            self._finish(sequence, FinishReason.TIMEOUT, now)
 
 
 def _check_capacity(cache: CacheManager, context: int, step_tokens: int) -> None:

@@ -19,7 +19,7 @@ from penstock.flow import (
 )
 from penstock.flow.prefix import block_key
 from penstock.schedule import Scheduler
-from penstock.schedule.scheduler import STALE_DEADLINES
+from penstock.schedule.deadlines import STALE
 from penstock.store.spec import CacheGroup
 from simulation.device import VOCABULARY
 from simulation.world import World
@@ -287,12 +287,12 @@ def test_failure_within_a_result_loses_nobody(monkeypatch: pytest.MonkeyPatch) -
 def test_far_deadlines_of_ended_sequences_do_not_pile_up() -> None:
     world = World()
     kept = world.submit(PROMPT, timeout_s=1e9)
-    for number in range(3 * STALE_DEADLINES):
+    for number in range(3 * STALE):
         message = Submit(id=f"s{number}", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline_s=1e9)
         world.scheduler.submit(message)
         world.scheduler.cancel(Cancel(message.id))
     world.scheduler.drain()
-    assert len(world.scheduler._deadlines) <= STALE_DEADLINES + 2
+    assert len(world.scheduler._deadlines._heap) <= STALE + 2
     world.now = 2e9
     world.run()
     assert ending(world, kept)[1] is FinishReason.TIMEOUT
