@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,11 +25,11 @@ from penstock.forward.cuda_inputs import gather
 from penstock.forward.cuda_proposer import DeviceHost, FollowedStep, HeadDrafts, HeadNetwork
 from penstock.forward.cuda_ranks import ALONE, RankPlace
 from penstock.forward.decode_graphs import DecodeGraphs, Replayed
-from penstock.forward.device_arena import DeviceArena
 from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.rank_forward import Followers
 from penstock.forward.readback import Readback
+from penstock.forward.releasable_memory import ReleasableMemory
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_adapters import Adapters, StepAdapters
@@ -46,7 +46,6 @@ from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.reference.draws import Draws
 from penstock.speculate.drafter import DraftedRows, Drafter, draws_at, without_drafts
 from penstock.speculate.proposer import DraftSource, Proposer
-from penstock.startup.preflight import readable
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -66,32 +65,6 @@ class Computed:
     tokens: Tensor  # [tokens] int64: the inputs
     states: Tensor  # [tokens, width] of the taps of a draft head, or `hidden`
     replayed: Replayed | None = None  # of a step that ran as a decode graph
-
-
-class ReleasableMemory(NamedTuple):
-    """What an engine gives back when it sleeps."""
-
-    weights: DeviceArena
-    kv: DeviceArena
-    adapters: DeviceArena
-
-    def release(self) -> None:
-        for arena in self:
-            arena.release()
-
-    def restore(self) -> None:
-        """Raises OutOfMemory, and has none then."""
-        try:
-            for arena in self:
-                arena.restore()
-        except torch.OutOfMemoryError as error:
-            self.release()
-            needed = sum(arena.size for arena in self)
-            raise OutOfMemory(
-                f"the engine cannot wake: weights, KV cache and adapters take {readable(needed)} of GPU memory, which "
-                f"others use meanwhile: {error}",
-                param="model",
-            ) from None
 
 
 class CudaBackend:

@@ -20,7 +20,7 @@ from penstock.flow.ranks import RankWork
 from penstock.flow.step_costs import StepCosts
 from penstock.forward.accepted_draws import run_uncaptured
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
-from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
+from penstock.forward.cuda_backend import CudaBackend
 from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.cuda_ranks import ALONE, RankPlace, join, silent_place
 from penstock.forward.cuda_speculation import load_proposer, start_drafting
@@ -30,6 +30,7 @@ from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
 from penstock.forward.rank_forward import agreed_size
+from penstock.forward.releasable_memory import ReleasableMemory
 from penstock.forward.step_adapters import Adapters
 from penstock.forward.torch_loading import (
     coded_form,
