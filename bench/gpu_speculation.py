@@ -39,7 +39,7 @@ from penstock.speculate.heads.spec import ChainHeadSpec
 from penstock.speculate.heads.weights import ChainHeadWeights, LayerWeights, Projection
 from penstock.speculate.lookup import LookupSource
 from penstock.speculate.proposer import DraftRow, Proposal
-from penstock.startup import build
+from penstock.startup import decide
 from penstock.store.spec import ModelSpec
 from penstock.system.ownership import claim_process
 
@@ -133,7 +133,7 @@ def open_model(folder: str, drafts: int, *, head: bool = False, **settings: Any)
     cuda_speculation.PromptLookup = lambda tokens: RandomDrafts(drafts)  # type: ignore[assignment,misc,attr-defined]
     BoundedHead.most = drafts
     cuda_speculation.HeadDrafts = BoundedHead  # type: ignore[misc,attr-defined]
-    build.prepare_drafts = lambda how, files: random_head(files.spec) if head else LookupSource()  # type: ignore[attr-defined]
+    decide.prepare_drafts = lambda how, files: random_head(files.spec) if head else LookupSource()  # type: ignore[attr-defined]
     given = {"load_format": "dummy", "context": gpu.CONTEXT, "device": "cuda", "speculate": "lookup"}
     return LLM(folder, **{**given, **settings})
 

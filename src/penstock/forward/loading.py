@@ -13,7 +13,7 @@ def load_packed_model(config: BackendConfig) -> Decoder:
     settings, files, spec = config.settings, config.files, config.spec
     dummy = settings.model.load_format == "dummy"
     source: Source = DummySource() if dummy else open_source(files.weights, files.format, spec.quantization)
-    assert settings.model.quantize != "fp8"  # `startup.build` refuses it
+    assert settings.model.quantize != "fp8"  # `startup.decide` refuses it
     form = PackedForm(settings.model.quantize)
     check_weights(packed_bytes(spec, source, form), settings.cache, host_memory())
     return load(spec, source, form, context=config.context, threads=config.threads)

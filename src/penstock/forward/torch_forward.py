@@ -83,7 +83,7 @@ class TorchForward:
         return Computed(self._model.forward(self._ops, batch, self._pages), starts, drawn_at)
 
     def _set_adapters(self, rows: Sequence[Row], batch: Batch) -> None:
-        if isinstance(self._ops, TorchOperations):  # others get none: see `startup.build`
+        if isinstance(self._ops, TorchOperations):  # others get none: see `startup.decide`
             found, starts = self._adapters.of(rows), batch.host_starts
             parts: list[Parts | None] = [None if one is None else one.parts for one in found or ()]
             owners = [owner for row, owner in enumerate(parts) for _ in range(starts[row], starts[row + 1])]

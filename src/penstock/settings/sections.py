@@ -13,7 +13,7 @@ Positive = Annotated[int, Meta(ge=1)]
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 # One name for keys and values, or those of both (store/kv_types.py).
-# `startup.build` checks which of them a device has.
+# `startup.decide` checks which of them a device has.
 KvDtype = Literal[
     "auto",
     "float32",

@@ -1,6 +1,6 @@
 """Rejects settings that must fail with this model on this machine, before torch is imported or weights are read.
 
-The engine checks again with exact figures (`startup.build`, `forward.memory`); the checks here are at most as strict.
+The engine checks again with exact figures (`startup.decide`, `forward.memory`); the checks here are at most as strict.
 """
 
 from __future__ import annotations

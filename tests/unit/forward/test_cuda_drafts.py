@@ -21,7 +21,7 @@ from helpers.tiny_requests import PROMPTS, REQUESTS
 from helpers.triton_device import INTERPRETED, MARKS
 from penstock import LLM
 from penstock.forward import cuda_speculation
-from penstock.startup import build
+from penstock.startup import build, decide
 
 pytestmark = MARKS
 KINDS = ("greedy", "penalties", "masks", "schema")
@@ -33,9 +33,9 @@ TEXTS = PROMPTS[: len(KINDS)]
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_speculation, "step_costs", lambda *_, **__: FreeDrafts())
     if INTERPRETED:
-        reads = build._drafts
+        reads = decide._drafts
         monkeypatch.setitem(build.BACKENDS, "torch", "helpers.interpreted_backend")
-        monkeypatch.setattr(build, "_drafts", lambda settings, files, _: reads(settings, files, "cuda"))
+        monkeypatch.setattr(decide, "_drafts", lambda settings, files, _: reads(settings, files, "cuda"))
         monkeypatch.setattr("torch.cuda.get_device_name", lambda: "an interpreter")
 
 
