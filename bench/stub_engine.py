@@ -43,7 +43,7 @@ BLOCKS = [(1000, 0, 0, 0, 100_000)]
 FACTS = {
     "load_s": 0.0, "weights_bytes": 0, "device": "stub", "kernels": "no", "dtype": "none", "kv_tokens": 1 << 20,
     "kv_dtype": "none", "kv_bytes": 1 << 20, "context": 8192, "max_sequences": MAX_RUNNING, "block_size": 16,
-    "prefix_caching": True, "speculation": "off",
+    "prefix_caching": True, "speculation": "off", "weights": "none",
 }  # fmt: skip
 
 
