@@ -1,6 +1,7 @@
 """Penstock and its peers on the same GGUF files on a CPU, in turns, without HTTP. The ratios are the result.
 
     python bench/cpu.py [--rounds 3] [--threads 2] [--only TEXT] [--openvino PYTHON] [--json bench/results/cpu.json]
+    python bench/cpu.py --before FOLDER [...]                   an older version, too
     python bench/cpu.py --table bench/results/cpu.json          the last result, as in docs/PERFORMANCE.md
 
 Rows, for each model: process start to first token; prefill of 512 tokens (the second prompt, after warm-up); decode of
@@ -14,7 +15,8 @@ are shown below the medians.
 
 The peers: llama.cpp and its fork ik_llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build
 them; OpenVINO GenAI, if --openvino names a Python that has it; transformers with the file's weights in float32, if it
-is installed. A peer that is missing, or cannot read a file, is skipped with a message.
+is installed. A peer that is missing, or cannot read a file, is skipped with a message. --before names the checkout of
+an older version of Penstock, with its own `make setup`; the ratio to it is the median of the ratios turn by turn.
 
 The limit of a row follows from the machine's read bandwidth (decode of one stream: every weight is read once per token)
 or its int8 products (prefill), measured before and after Penstock's turn.
@@ -37,7 +39,7 @@ import llama_cpp
 from cpu_child import Child, Failed
 
 LIMIT = "limit"
-ENGINES = ("penstock", "llama_cpp", "ik_llama_cpp", "openvino", "transformers")
+PEERS = ("llama_cpp", "ik_llama_cpp", "openvino", "transformers")
 STREAMS = (1, 4, 8, 16, 32)
 PREFILL = 512
 PREFILL_TURNS = 8  # in a round, of a small model
@@ -90,6 +92,7 @@ def main() -> None:
     arguments.add_argument("--only", default="", help="rows whose name contains this, or several, comma-separated")
     arguments.add_argument("--json", type=Path, help="rows are merged into this file")
     arguments.add_argument("--openvino", metavar="PYTHON", help="an interpreter with openvino-genai")
+    arguments.add_argument("--before", metavar="FOLDER", type=Path, help="a checkout of an older version, installed")
     arguments.add_argument("--without", default="", help="peers to skip, comma-separated")
     arguments.add_argument("--table", type=Path, help="only print the rows of this file as a table")
     options = arguments.parse_args()
@@ -97,7 +100,8 @@ def main() -> None:
         print("\n".join(table(json.loads(options.table.read_text())["rows"])))
         return
     bytecode.compile_all()
-    engines = {name: start for name, start in found(options.openvino).items() if name not in options.without.split(",")}
+    without = options.without.split(",")
+    engines = {name: start for name, start in found(options.openvino, options.before).items() if name not in without}
     print(f"{'row':52} " + " ".join(f"{name:>12}" for name in engines) + f" {'ratio':>6} {'limit':>8}", flush=True)
     for model, file in cpu_models.MODELS.items():
         rows = [row for row in model_rows(model, file()) if any(text in row.name for text in options.only.split(","))]
@@ -110,6 +114,8 @@ def main() -> None:
             widths = [12] * len(engines) + [6, 8]
             columns = (f"{'' if value is None else value:>{width}}" for value, width in zip(shown, widths, strict=True))
             print(f"{row.name:52}", *columns, flush=True)
+            if "ratio_vs_before" in result:
+                print(f"{'ratio to the version before':>52} {result['ratio_vs_before']:>12}", flush=True)
             for name, of_engines in (("best", result.get("best")), ("CPU ms per prompt", result.get("cpu_ms"))):
                 if of_engines:
                     columns = (f"{of_engines.get(engine, ''):>12}" for engine in engines)
@@ -118,9 +124,12 @@ def main() -> None:
                 keep(options.json, result, options)
 
 
-def found(openvino: str | None) -> dict[str, Start]:
+def found(openvino: str | None, before: Path | None) -> dict[str, Start]:
     """Engines that can run here, in turn order."""
     engines: dict[str, Start] = {"penstock": lambda model, threads: Child("cpu_penstock.py", model, threads)}
+    if before:
+        script, python = (str(before.resolve() / name) for name in ("bench/cpu_penstock.py", ".venv/bin/python"))
+        engines["before"] = lambda model, threads: Child(script, model, threads, python)
     if llama_cpp.LLAMA_CPP.available():
         engines["llama_cpp"] = llama_cpp.LlamaCpp
     else:
@@ -228,14 +237,16 @@ def once(name: str, file: Path) -> bool:
 
 
 def summary(row: Row, figures: dict[str, list[float]], spent: dict[str, list[float]]) -> dict[str, Any]:
-    medians = {name: statistics.median(figures[name]) if figures.get(name) else None for name in ENGINES}
+    medians = {name: statistics.median(figures[name]) if figures.get(name) else None for name in ("penstock", *PEERS)}
     mine, peer = medians["penstock"], medians["llama_cpp"]
     assert mine is not None
     ratio = None if peer is None else mine / peer if row.more_is_better else peer / mine
     others = [figure for name, figure in medians.items() if figure is not None and name != "penstock"]
     best = None if not others else mine / max(others) if row.more_is_better else min(others) / mine
     limits = figures[LIMIT]
-    several = in_turns(row, figures, spent) if row.turns > 1 else {}
+    more = beside_before(row, figures) if figures.get("before") else {}
+    if row.turns > 1:
+        more |= in_turns(row, figures, spent)
     parts = [figure / limit for figure, limit in zip(figures["penstock"], limits, strict=False)]  # of the same moment
     return {
         "row": row.name,
@@ -245,15 +256,24 @@ def summary(row: Row, figures: dict[str, list[float]], spent: dict[str, list[flo
         "ratio_vs_llama_cpp": rounded(ratio, 2),
         "ratio_vs_best_peer": rounded(best, 2),
         "ratio_vs_limit": rounded(statistics.median(parts), 2) if parts else None,
-        **several,
+        **more,
         "rounds": {name: len(figures[name]) for name in figures if name != LIMIT and figures[name]},
+    }
+
+
+def beside_before(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
+    pairs = zip(figures["penstock"], figures["before"], strict=True)
+    ratios = [now / then if row.more_is_better else then / now for now, then in pairs]
+    return {
+        "before": rounded(statistics.median(figures["before"]), 2 if row.unit == "s" else 1),
+        "ratio_vs_before": rounded(statistics.median(ratios), 3),
     }
 
 
 def in_turns(row: Row, figures: dict[str, list[float]], spent: dict[str, list[float]]) -> dict[str, Any]:
     """Of a row with several turns: the best of each engine, and the CPU time of a prompt, of which a turn has two."""
     best = {name: max(made) for name, made in figures.items() if name != LIMIT and made}
-    others = [figure for name, figure in best.items() if name != "penstock"]
+    others = [figure for name, figure in best.items() if name in PEERS]
     return {
         "best": {name: rounded(figure) for name, figure in best.items()},
         "best_vs_best_peer": rounded(best["penstock"] / max(others), 2) if others else None,

@@ -52,7 +52,7 @@ class Child:
     """An engine in its own process. Figures that only a fresh process has are None afterwards."""
 
     def __init__(self, script: str, model: Path, threads: int, python: str = sys.executable) -> None:
-        self._command = [python, str(Path(__file__).with_name(script)), str(model), str(threads)]
+        self._command = [python, str(Path(__file__).parent / script), str(model), str(threads)]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._started: float | None = time.perf_counter()
         self._most_streams = 0
