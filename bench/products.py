@@ -1,6 +1,6 @@
 """Products with packed weights alone: libraries of kernels in turns, one thread, weights from memory.
 
-    python bench/products.py [NAME=PATH ...] [--isa avx2] [--kinds U4,U8] [--tokens 1,8,16] [--rounds 60]
+    python bench/products.py [NAME=PATH ...] [--isa avx2] [--kinds U4,U8] [--tokens 1,8,16] [--inputs 2048]
 
 PATH is a libpenstock.so, of another commit for example; the one of this tree is always there. Each call multiplies the
 next of 24 matrices, which together are larger than the caches (--megabytes 64), so it takes a few milliseconds at most:
@@ -20,8 +20,7 @@ from penstock.kernels.cpu import library
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import BLOCK, PANEL, Kind, PackedMatrix, Segment, allocate, segment_bytes
 
-COLS, MATRICES = 2048, 24
-BLOCKS = COLS // BLOCK
+MATRICES = 24
 MOST_BYTES_PER_BLOCK = 64  # of activations, in any commit
 
 
@@ -33,7 +32,7 @@ class Library:
             function.restype, function.argtypes = library.SIGNATURES[name]
         if isa is not None and not native.penstock_select(isa.encode()):
             raise SystemExit(f"{path} has no {isa} kernels for this machine")
-        self.x = arena.empty(len(x) * BLOCKS * MOST_BYTES_PER_BLOCK, dtype=np.uint8)
+        self.x = arena.empty(x.size // BLOCK * MOST_BYTES_PER_BLOCK, dtype=np.uint8)
         native.penstock_quantize(x.ctypes.data, *x.shape, self.x.ctypes.data)
         self._linear = native.penstock_linear
 
@@ -50,18 +49,20 @@ def main() -> None:
     parser.add_argument("--isa")
     parser.add_argument("--kinds", default="U4,U4_OFFSET,U8")
     parser.add_argument("--tokens", default="1,2,4,8,12,16,24,32")
+    parser.add_argument("--inputs", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--megabytes", type=int, default=64)
     options = parser.parse_args()
     counts = [int(count) for count in options.tokens.split(",")]
     random, arena = np.random.default_rng(0), Arena()
-    x = random.standard_normal((max(counts), COLS), dtype=np.float32)
+    inputs = options.inputs
+    x = random.standard_normal((max(counts), inputs), dtype=np.float32)
     paths = dict(part.split("=", 1) for part in options.libraries) | {"this tree": str(library.PATH)}
     libraries = {name: Library(path, options.isa, x, arena) for name, path in paths.items()}
     for name in options.kinds.split(","):
         kind = Kind[name]
-        rows = (options.megabytes << 20) // MATRICES // segment_bytes(kind, PANEL, COLS) * PANEL
-        matrices = [PackedMatrix([random_segment(random, kind, rows, arena)], COLS) for _ in range(MATRICES)]
+        rows = (options.megabytes << 20) // MATRICES // segment_bytes(kind, PANEL, inputs) * PANEL
+        matrices = [PackedMatrix([random_segment(random, kind, rows, inputs, arena)], inputs) for _ in range(MATRICES)]
         out = arena.empty(max(counts), rows, dtype=np.float32)
         for tokens in counts:
             least = dict.fromkeys(libraries, float("inf"))
@@ -71,13 +72,13 @@ def main() -> None:
                     for _ in range(3):  # the first one comes after another library's instructions
                         turn = (turn + 1) % MATRICES
                         least[used] = min(least[used], native.seconds(matrices[turn], tokens, out))
-            unit, first = 1e9 / (rows // PANEL * BLOCKS * tokens), next(iter(least.values()))
+            unit, first = 1e9 / (rows // PANEL * (inputs // BLOCK) * tokens), next(iter(least.values()))
             figures = (f"{used} {taken * unit:.3f} ({taken / first:.3f})" for used, taken in least.items())
             print(f"{name:9} {tokens:3} ", "  ".join(figures), flush=True)
 
 
-def random_segment(random: np.random.Generator, kind: Kind, rows: int, arena: Arena) -> Segment:
-    segment = allocate(kind, rows, COLS, arena)
+def random_segment(random: np.random.Generator, kind: Kind, rows: int, inputs: int, arena: Arena) -> Segment:
+    segment = allocate(kind, rows, inputs, arena)
     segment.codes.reshape(-1)[:] = random.integers(0, 256, segment.codes.size, dtype=np.uint8)
     for numbers in (segment.scales, segment.offsets):
         if numbers is not None:
