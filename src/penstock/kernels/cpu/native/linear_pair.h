@@ -10,6 +10,7 @@ namespace {
 
 constexpr int PAIR = 2, PAIR_TOKENS = 4;
 constexpr int64_t PAIR_BYTES = 4096;  // of a panel's codes, for all tokens before the next: they stay in the first cache
+constexpr int64_t SHORT_ROW = 9216;  // bytes of a panel's codes up to which they are one piece: a few blocks alone cost more than they gain
 
 // Shift of a byte of two 4-bit codes, by the number of the quad, that makes that quad's code its upper half.
 alignas(64) constexpr int32_t TO_UPPER[8] = {4, 4, 4, 4, 0, 0, 0, 0};
@@ -142,9 +143,10 @@ void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first
     constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = PAIR * BYTES / 64;
     constexpr int64_t SCALES = KIND == U8_HALVES ? 2 * PANEL : PANEL;
     alignas(64) float sums[STRIP_FROM<KIND>][PAIR * PANEL];
-    const int64_t blocks = work.blocks, chunks = (blocks * BYTES + PAIR_BYTES - 1) / PAIR_BYTES, row = panel * PANEL;
+    const int64_t blocks = work.blocks, row = panel * PANEL;
     const int64_t rows = smaller(segment.rows - row, PAIR * PANEL), tokens = work.tokens - from;
     const int64_t tiles = (tokens + PAIR_TOKENS - 1) / PAIR_TOKENS;
+    const int64_t bytes = blocks * BYTES, chunks = bytes <= SHORT_ROW ? 1 : (bytes + PAIR_BYTES - 1) / PAIR_BYTES;
     const auto blocks_at = [&](int64_t block) -> PanelBlocks {
         return {static_cast<const uint8_t*>(segment.codes) + block * BYTES, segment.scales + block * SCALES,
                 OFFSET ? segment.offsets + block * PANEL : nullptr};
