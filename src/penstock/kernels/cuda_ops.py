@@ -175,9 +175,15 @@ class CudaOperations:
             out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
         if weight.form is Form.CODED:
             coded_linear.coded_logits(x, weight.coded, out)
-            return logits.soft_cap(out, softcap)
-        matrix = weight.dense
-        # Accumulated in float32 anyway: no need to round and widen again.
+        else:
+            self._dense_logits(x, weight.dense, out)
+        if self.deltas is not None:
+            _, shrunk = low_rank.shrink(x, None, HEAD, self.deltas)
+            low_rank.expand(shrunk, out, HEAD, self.deltas)
+        return logits.soft_cap(out, softcap)
+
+    def _dense_logits(self, x: Tensor, matrix: Tensor, out: Tensor) -> None:
+        """Accumulated in float32 anyway: no need to round and widen again."""
         if self._invariant is not None:
             self._invariant.logits(x, matrix, out)
         elif skinny_gemm.suits(x, matrix):
@@ -186,10 +192,6 @@ class CudaOperations:
             torch.mm(x, matrix.t(), out=out)
         else:
             float32_product()(x, matrix.t(), out)
-        if self.deltas is not None:
-            _, shrunk = low_rank.shrink(x, None, HEAD, self.deltas)
-            low_rank.expand(shrunk, out, HEAD, self.deltas)
-        return logits.soft_cap(out, softcap)
 
 
 def _plan_prefill(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, is_plain: bool) -> PrefillPlan:

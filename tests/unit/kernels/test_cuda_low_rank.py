@@ -13,13 +13,17 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from helpers.coded_samples import random_coded
 from helpers.triton_device import DEVICE, DTYPES, INTERPRETED, MARKS
 from penstock.forward.adapter_blobs import PackedAdapter, pack
 from penstock.forward.delta_tiles import plan
+from penstock.kernels.coded import Code, Coding, encode
 from penstock.kernels.cuda import low_rank
 from penstock.kernels.cuda.low_rank import FEW, MANY, DeltaMemory, StepDeltas, Tiles
+from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Norm
 from penstock.kernels.low_rank import EMBEDDING, HEAD, DeltaMatrices, LowRank
+from penstock.kernels.weight import Weight
 
 pytestmark = MARKS
 LAYERS = 2
@@ -150,3 +154,23 @@ def test_deltas_of_tables(rows: int, dtype: torch.dtype) -> None:
     added = with_deltas(torch.zeros_like(x), one_hot, owners, embeddings) * 3.0
     low_rank.embed(found := x.clone(), tokens, 3.0, deltas)
     close(found, x.double() + added, x.double(), dtype)
+
+
+@pytest.mark.parametrize("coding", [None, Coding(Code.U6, 16, torch.float16)], ids=["dense", "coded"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_deltas_of_heads_in_each_form(dtype: torch.dtype, coding: Coding | None) -> None:
+    """Whatever the head's weights are kept as, logits have what the adapters add."""
+    vocab, width, ranks = 160, 96, (3, 20)
+    owners = mixed(len(ranks), 4)
+    adapters = make_adapters(HEAD, width, [vocab], ranks, dtype)
+    x = numbers(1, len(owners), width, dtype=dtype).to(DEVICE)
+    if coding is None:
+        head = Weight.from_dense(numbers(5, vocab, width, dtype=dtype).to(DEVICE))
+    else:
+        drawn = random_coded(coding, vocab, width, 5)
+        coded = encode(coding, drawn.codes.to(DEVICE), drawn.scales.to(DEVICE))
+        head = Weight.from_coded(coded, "bfloat16" if dtype == torch.bfloat16 else "float32")
+    ops = CudaOperations()
+    plain = ops.logits(x, head, 0.0).double()
+    ops.deltas = StepDeltas(load(adapters, {"head": (vocab, 0)}, dtype), tiles_of(owners, FEW), None, len(owners))
+    close(ops.logits(x, head, 0.0), with_deltas(plain, x, owners, adapters), plain, dtype)

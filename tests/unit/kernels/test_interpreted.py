@@ -18,7 +18,7 @@ CHOSEN = {
     "test_cuda.py": "embed or norms or decode_inputs or rotate or (gated and 33) or 6-2-24-4-24-1.5",
     "test_rank_parts.py": "tokens or sums",
     "test_cuda_accept.py": "test",
-    "test_cuda_low_rank.py": "ranks0-8 or tables",
+    "test_cuda_low_rank.py": "ranks0-8 or tables or heads",
     "test_invariant_attention.py": "teams or chunks_of or (right and shape8-24-1.5)",
     "test_invariant_gemm.py": "right and (5-100-77 or 33-96-128 or described)",
     "test_cuda_kv.py": "transform or saturate or (stored and 4-2-16) or (test_attention and 4-2-32-8 and int8-int4)",
