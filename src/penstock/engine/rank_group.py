@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from penstock import errors
 from penstock.engine.ipc import PeerGone, open_link_to_rank
 from penstock.errors import EngineDied
 from penstock.flow import Failure
-from penstock.flow.ranks import RankStart, RankWork
+from penstock.flow.ranks import RankJoin, RankStart, RankWork
 from penstock.settings import Settings, child_environment, to_wire
 from penstock.system.resources import only_gpus
 
@@ -93,6 +94,7 @@ class RankGroup:
         """Starts ranks 1 .. world - 1; they load their weights while this process loads its own. `have_gpus`: one
         each; the first is this process's."""
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-ranks-"))  # mode 0700
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # at exit, too
         self._others: list[RankProcess] = []
         self._closing, self._wake = os.pipe()  # a byte tells the watch that the end is meant
         self._watcher: threading.Thread | None = None
@@ -104,8 +106,11 @@ class RankGroup:
             raise
 
     def wait_loaded(self) -> int:
-        """The bytes of their weights. From here on the death of any ends this process."""
+        """The bytes of their weights; call it when this process has loaded its own. From here on the death of any ends
+        this process."""
         total = sum(other.wait_loaded() for other in self._others)
+        for other in self._others:
+            other.link.send(RankJoin())
         self._watcher = threading.Thread(target=self._watch, name="rank watch", daemon=True)
         self._watcher.start()
         return total
@@ -123,7 +128,7 @@ class RankGroup:
         os.close(self._closing)
         for other in self._others:
             other.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove_folder()
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -135,6 +140,6 @@ class RankGroup:
         if self._closing in ended:
             return
         logger.error("%s; its group ends", "; ".join(others[handle].death() for handle in ended))
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove_folder()
         logging.shutdown()
         os._exit(1)  # an orderly exit may wait for a sum that never comes

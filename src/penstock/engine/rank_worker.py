@@ -14,7 +14,7 @@ from penstock import composition
 from penstock.engine.ipc import IpcLink, PeerGone, open_rank_link
 from penstock.errors import PenstockError
 from penstock.flow import Failure
-from penstock.flow.ranks import RankLoaded, RankStart, RankWork, ToRank
+from penstock.flow.ranks import RankJoin, RankLoaded, RankStart, RankWork, ToRank
 from penstock.observe.logs import configure
 from penstock.settings import from_wire
 from penstock.system.orphan_watch import die_with_parent, watch_parent
@@ -51,6 +51,7 @@ def work(link: IpcLink[ToRank]) -> int:
         nonlocal loading
         loading = False
         link.send(RankLoaded(weights_bytes))
+        assert isinstance(next(messages), RankJoin)  # ranks wait for each other for a limited time
 
     try:
         settings = from_wire(start.settings)
@@ -92,7 +93,7 @@ def _messages(link: IpcLink[ToRank]) -> Iterator[ToRank]:
 
 def _work(messages: Iterator[ToRank]) -> Iterator[RankWork]:
     for message in messages:
-        assert not isinstance(message, RankStart)
+        assert not isinstance(message, RankStart | RankJoin)
         yield message
 
 

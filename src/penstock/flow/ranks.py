@@ -1,6 +1,6 @@
 """The messages between rank 0 of a tensor-parallel group, which plans and draws, and each of the other ranks.
 
-RankStart ──► load ──► RankLoaded ──► join the group, agree on KV pages ──► RankStep, RankLogits, RankStep, …
+RankStart ──► load ──► RankLoaded ──► RankJoin ──► join the group, agree on KV pages ──► RankStep, RankLogits, …
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ class RankLoaded(Wire, frozen=True):
     """Its share of the weights is in memory."""
 
     weights_bytes: int
+
+
+class RankJoin(Wire, frozen=True):
+    """All ranks have loaded: now none waits long for the others to join the group."""
 
 
 class RankStep(Wire, frozen=True):
@@ -48,5 +52,5 @@ class RankWake(Wire, frozen=True):
 
 
 RankWork = RankStep | RankLogits | RankSleep | RankWake
-ToRank = RankStart | RankWork
+ToRank = RankStart | RankJoin | RankWork
 FromRank = RankLoaded | Failure
