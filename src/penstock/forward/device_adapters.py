@@ -65,11 +65,16 @@ class DeviceLoader:
     def pending(self) -> int:
         return self._thread.pending
 
+    def most_bytes(self, adapter: Adapter) -> int:
+        """What is reserved for it: nothing, if it can never fit; loading it says so."""
+        numbers = sum(most_numbers(adapter, self._spec).values())
+        return numbers * self.memory.numbers.itemsize if numbers // UNIT <= self._extents.size else 0
+
     def start(self, adapter: Adapter) -> bool:
         extents: dict[int, Extent] = {}
-        sizes = {blob: numbers // UNIT for blob, numbers in most_numbers(adapter, self._spec).items()}
-        if sum(sizes.values()) <= self._extents.size:  # else loading it says that it does not fit
-            for blob, size in sizes.items():
+        if self.most_bytes(adapter):
+            for blob, numbers in most_numbers(adapter, self._spec).items():
+                size = numbers // UNIT
                 begin = self._extents.take(size)
                 if begin is None or not self._numbers:
                     self._give(extents | ({} if begin is None else {blob: Extent(begin, size)}))
@@ -173,10 +178,8 @@ def device_adapters(
         lambda adapter: read_deltas(adapter, spec, halves=True), spec.num_layers, dtype, host_bytes, allocate_on_host
     )
 
-    def most_bytes(adapter: Adapter) -> int:
-        return sum(most_numbers(adapter, spec).values()) * dtype.itemsize
-
-    return AdapterCache(DeviceLoader(memory, spec, host), most_bytes, capacity), memory
+    loader = DeviceLoader(memory, spec, host)
+    return AdapterCache(loader, loader.most_bytes, capacity), memory
 
 
 def delta_memory(

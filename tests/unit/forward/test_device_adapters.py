@@ -148,6 +148,20 @@ def test_what_does_not_fit_or_has_changed_is_refused(spec: ModelSpec, adapters: 
     check(memory, cache.get(adapters[0]).number, adapters[0], spec)
 
 
+def test_what_can_never_fit_makes_nobody_wait(spec: ModelSpec, adapters: list[Adapter]) -> None:
+    """It fails at once: no other adapter goes for it, and it waits for none in use."""
+    cache, memory = device_adapters(spec, torch.float32, CPU, 2 * bytes_of(adapters[0], spec))
+    for adapter in (adapters[0], adapters[3]):
+        assert load(cache, adapter) is None
+    cache.pin(adapters[0])
+    error = load(cache, adapters[1])
+    assert error is not None
+    assert "adapter_memory" in error.message
+    for adapter in (adapters[0], adapters[3]):
+        check(memory, cache.get(adapter).number, adapter, spec)
+    cache.check_integrity({adapters[0].key: 1})
+
+
 def test_copies_on_the_host_are_bounded(
     spec: ModelSpec, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
