@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from penstock.store.gguf import TENSOR_TYPES
-from penstock.store.kv_types import BITS, head_bytes
+from penstock.store.kv_types import BITS, kv_types
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -103,7 +104,7 @@ KV_PAIRS = tuple(
 )
 
 
-def kv_bits(name: str, head_dim: int) -> float:
+def kv_bits(name: str, head_dim: int, device: Literal["cpu", "gpu"]) -> float:
     """Of a number in the KV cache, with its share of the scale where there is one; of a pair, the mean of both."""
-    kinds = name.split(",")
-    return sum(head_bytes(kind, head_dim) for kind in kinds) * 8 / head_dim / len(kinds)
+    types = kv_types(name)._replace(on_gpu=device == "gpu")
+    return types.head_bytes(head_dim) * 8 / (2 * head_dim)

@@ -26,6 +26,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: float
     kv_tokens: int
     step_tokens: int
+    tensor_parallel: int = 1
     requests: int
     prompt_tokens: float  # computed, without what was cached
     output_tokens: float
@@ -40,7 +41,9 @@ def compare(seen: Observed, shape: Shape, device: Device) -> Measured | None:
     bits = seen.weights_bytes * 8 / shape.parameters
     format = shape.format(seen.weights, device.kind)
     loaded = Format("as loaded", bits, bits, bits, format.integers)
-    ceiling = Speed(shape, device, loaded, kv_bits(seen.kv, shape.head_dim), step_tokens=seen.step_tokens)
+    kv = kv_bits(seen.kv, shape.head_dim, device.kind)
+    degree = 1 if device.kind == "cpu" else seen.tensor_parallel  # ranks on a CPU share it
+    ceiling = Speed(shape, device, loaded, kv, degree, seen.step_tokens)
     rows = [
         _bytes("weights_bytes", "weights", memory.weights_bytes(shape, format), seen.weights_bytes),
         _bytes(

@@ -14,6 +14,7 @@ from penstock.capacity.shape import Shape
 from penstock.capacity.speed import Speed
 from penstock.capacity.support import not_run
 from penstock.errors import InvalidRequest
+from penstock.store.kv_types import QUANTIZED
 
 ACCEPTANCES = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DRAFTS = range(1, 9)
@@ -33,7 +34,7 @@ class _Planner:
         self.shape = shape
         self.device = device
         self.format = self._format(asked.weights)
-        self.kv_bits = kv_bits(asked.kv, shape.head_dim)
+        self.kv_bits = kv_bits(asked.kv, shape.head_dim, device.kind)
         self.work = load.Workload(
             asked.prompt_tokens, asked.output_tokens, int(asked.prompt_tokens * asked.cached_share)
         )
@@ -137,7 +138,7 @@ class _Planner:
         room = max(0.0, self._room(degree))
         full = replace(shape, windowed_layers=0, layers=shape.layers - shape.windowed_layers)
         return answer.Kv(
-            formula=kv_formula(shape, self.asked.kv),
+            formula=kv_formula(shape, self.asked.kv, self.kv_bits),
             bytes_per_token=memory.kv_bytes(shape, self.kv_bits, 1),
             bytes_per_token_late=memory.kv_bytes(full, self.kv_bits, 1),
             request_tokens=self.request_tokens,
@@ -149,7 +150,8 @@ class _Planner:
         )
 
     def _kv_format(self, name: str, room_bytes: float) -> answer.KvFormat:
-        shape, bits, degree = self.shape, kv_bits(name, self.shape.head_dim), self.asked.tensor_parallel
+        shape, degree = self.shape, self.asked.tensor_parallel
+        bits = kv_bits(name, shape.head_dim, self.device.kind)
         fit = memory.concurrent(shape, bits, room_bytes, self.request_tokens, degree)
         return answer.KvFormat(
             name=name,
@@ -359,6 +361,8 @@ class _Planner:
             )
         elif self.concurrent == asked.max_sequences:
             notes.append("max_sequences, not memory, bounds the requests that run at once.")
+        if asked.tensor_parallel > 1 and self.device.kind == "gpu":
+            notes.append("Penstock has not been timed on several GPUs: what their links take is computed.")
         if asked.tensor_parallel > self.shape.kv_heads:
             notes.append(
                 f"{asked.tensor_parallel} devices share {self.shape.kv_heads} KV heads: each is kept more than once."
@@ -369,10 +373,10 @@ class _Planner:
         return notes
 
 
-def kv_formula(shape: Shape, name: str) -> str:
+def kv_formula(shape: Shape, name: str, bits: float) -> str:
     """The line of arithmetic behind the KV bytes of a token."""
-    bits = kv_bits(name, shape.head_dim)
-    scale = f" (with its share of the scale: {bits:g} bits)" if "int" in name else ""
+    has_scale = any(kind in QUANTIZED for kind in name.split(","))
+    scale = f" (with its share of the scale: {bits:g} bits)" if has_scale else ""
     size = memory.kv_bytes(shape, bits, 1)
     return (
         f"2 (K and V) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim} (head dim) × "

@@ -36,10 +36,8 @@ def not_run(asked: Question, device: Device) -> list[str]:
         found.append(f"Weights in {asked.weights} on {place}: Penstock dequantizes them to {DEQUANTIZED[kind]}.")
     if asked.kv not in KV[kind]:
         found.append(f"A KV cache in {asked.kv} on {place}: Penstock has {', '.join(KV[kind])} there.")
-    if asked.tensor_parallel > 1:
+    if asked.tensor_parallel > 1 and kind == "cpu":
         found.append(
-            "Tensor parallelism: Penstock's has not been timed on several GPUs; what their links take is computed."
-            if kind == "gpu"
-            else "Tensor parallelism: Penstock splits a model over processes of one machine, which share its memory."
+            "Tensor parallelism: Penstock splits a model over processes of one machine, which share its memory."
         )
     return found

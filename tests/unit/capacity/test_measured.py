@@ -1,3 +1,5 @@
+from dataclasses import replace as replace_degree
+
 import pytest
 from msgspec.structs import replace
 
@@ -47,6 +49,17 @@ def test_what_has_not_been_seen_is_left_out() -> None:
     assert made is not None
     assert [row.name for row in made.rows] == ["weights_bytes", "kv_bytes_per_token"]
     assert made.compute_efficiency is made.bandwidth_efficiency is None
+
+
+def test_ranks_on_gpus_have_the_bandwidth_of_all_of_them() -> None:
+    """Those on a CPU share that of the machine."""
+    seen = replace(SEEN, tensor_parallel=4, steps=(StepSeen(1, CEILING.step(1, 1100).seconds),))
+    group = replace_degree(CEILING, degree=4)
+    on_gpus, on_cpu = compare(seen, SHAPE, DEVICE), compare(seen, SHAPE, DEVICES["ryzen-7950x"])
+    assert on_gpus is not None
+    assert on_gpus.rows[-1].theory == pytest.approx(1 / group.step(1, 1100).seconds)
+    alone = compare(replace(seen, tensor_parallel=1), SHAPE, DEVICES["ryzen-7950x"])
+    assert on_cpu == alone
 
 
 def test_a_server_that_has_done_nothing_has_nothing_to_tell() -> None:

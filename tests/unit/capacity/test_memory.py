@@ -84,7 +84,13 @@ def test_as_many_as_fit_and_no_more(shape: Shape, room: float, tokens: int) -> N
 
 def test_quantized_keys_and_values_have_scales() -> None:
     """As the engine lays them out: 4 bytes for each head of each token."""
-    assert memory.kv_bytes(LLAMA_8B, kv_bits("int8", 128), 1) == 32 * 2 * 8 * (128 + 4)
-    assert memory.kv_bytes(LLAMA_8B, kv_bits("int4", 128), 1) == 32 * 2 * 8 * (64 + 4 * 2)
-    assert memory.kv_bytes(LLAMA_8B, kv_bits("int8,int4", 128), 1) == 32 * 8 * (128 + 4 + 64 + 4 * 2)
-    assert memory.kv_bytes(LLAMA_8B, kv_bits("float16", 128), 1) == 128 * 1024
+    assert memory.kv_bytes(LLAMA_8B, kv_bits("int8", 128, "cpu"), 1) == 32 * 2 * 8 * (128 + 4)
+    assert memory.kv_bytes(LLAMA_8B, kv_bits("int4", 128, "cpu"), 1) == 32 * 2 * 8 * (64 + 4 * 2)
+    assert memory.kv_bytes(LLAMA_8B, kv_bits("int8,int4", 128, "cpu"), 1) == 32 * 8 * (128 + 4 + 64 + 4 * 2)
+    assert memory.kv_bytes(LLAMA_8B, kv_bits("float16", 128, "cpu"), 1) == 128 * 1024
+
+
+def test_scales_of_a_gpus_int4_are_four_whatever_the_heads_size() -> None:
+    assert [kv_bits("int4", size, "gpu") for size in (64, 96, 128, 256)] == [5.0, 4 + 2 / 3, 4.5, 4.25]
+    assert [kv_bits("int4", size, "cpu") for size in (64, 96, 128, 256)] == [4.5] * 4
+    assert kv_bits("fp8,int4", 128, "gpu") == (8.25 + 4.5) / 2

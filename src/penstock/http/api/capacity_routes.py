@@ -178,6 +178,7 @@ def observed_speed(model: LocalModel, journal: Journal) -> Observed | None:
         kv_bytes=facts["kv_bytes"],
         kv_tokens=facts["kv_tokens"],
         step_tokens=facts["step_tokens"],
+        tensor_parallel=facts["tensor_parallel"],
         requests=len(answered),
         prompt_tokens=_mean([max(1, one.prompt_tokens - one.cached) for one in answered]),
         output_tokens=_mean([one.output_tokens for one in answered]),
