@@ -137,9 +137,10 @@ class LocalModel:
 
     def _adopt_facts(self, facts: dict[str, Any]) -> None:
         """The context is less than the model's if memory is short; it may change with a restart, and so may what the
-        weights are kept as."""
+        weights are kept as, and what "auto" has become."""
         self.pipeline.context = facts["context"]
-        self.card = replace(self.card, context=facts["context"], weights=facts.get("weights"))
+        drafts = self.card.drafts if "speculation" not in facts else facts["speculation"].partition(":")[0]
+        self.card = replace(self.card, context=facts["context"], weights=facts.get("weights"), drafts=drafts)
         for replica in self.replicas.replicas:
             replica.card = self.card
 

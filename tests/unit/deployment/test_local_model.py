@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -71,3 +72,15 @@ def test_what_may_have_to_be_compiled_is_accepted_off_the_loop(fields: dict[str,
     )
     assert prompting.startswith("asyncio")  # those that wait for others' constraints have shown that they fit
     assert constraining.startswith("constrained")
+
+
+def test_the_card_says_what_the_engine_decided() -> None:
+    """Not what was asked for, nor where a head is on the server."""
+    nothing = cast(Any, None)
+    pipeline = SimpleNamespace(context=None)
+    card = ModelCard(name="", drafts="auto")
+    model = LocalModel(card, nothing, cast(Any, pipeline), nothing, ReplicaSet(nothing), max_waiting=1)
+    for said, shown in (("off", "off"), ("lookup", "lookup"), ("eagle:/models/head", "eagle")):
+        model._adopt_facts({"context": 64, "weights": "int4", "speculation": said})
+        assert (model.card.drafts, model.card.weights, model.card.context) == (shown, "int4", 64)
+    assert pipeline.context == 64
