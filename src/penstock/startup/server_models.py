@@ -254,7 +254,7 @@ class ServerModels:
         fractions: dict[int, float] = {}
         for share in shares if claim.on_gpu else ():
             own = share.settings.cache.memory_fraction or GPU_FRACTION
-            for gpu in share.gpus or (0,):
+            for gpu in share.gpus or range(share.settings.engine.tensor_parallel):
                 fractions[gpu] = fractions.get(gpu, 0.0) + own
         return Resident(
             model,
