@@ -49,6 +49,9 @@ def decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConfi
     kind = _kind(settings, device)
     types = _kv_types(settings, dtype, kind)
     scales = _kv_scales(settings, files, types)
+    drafts = _drafts(settings, files, kind)
+    if drafts is not None and drafts.layers is not None:
+        types.check_head_dim(drafts.layers.head_dim, drafts.layers.name)
     config = BackendConfig(
         kind=kind,
         settings=settings,
@@ -60,7 +63,7 @@ def decide(settings: Settings, files: ModelFiles, rank: int = 0) -> BackendConfi
         kv_scales=scales,
         limits=_limits(settings, files.spec, device, dtype),
         threads=max(1, (settings.engine.threads or cores()) // ranks),
-        drafts=_drafts(settings, files, kind),
+        drafts=drafts,
         adapter_bytes=_adapter_bytes(settings, kind),
         audit=settings.engine.speculate_audit,
         shard=Shard(rank, ranks),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from helpers.model_specs import small_spec
 from penstock.errors import InvalidSetting, PenstockError
 from penstock.kernels.cpu import library
-from penstock.settings import EngineSettings, ModelSettings, Settings
+from penstock.settings import EngineSettings, ModelSettings, Settings, load
 from penstock.startup import decide
 from penstock.store.files import ModelFiles
 from penstock.system import extras
@@ -118,3 +120,52 @@ def test_what_drafts_on_which_device() -> None:
         decide._drafts(Settings(engine=EngineSettings(speculate="eagle:head")), files, "cuda")
     with pytest.raises(InvalidSetting, match="mtp needs the native CPU kernels"):
         decide._drafts(Settings(engine=EngineSettings(speculate="mtp")), files, "torch")
+
+
+def decided(monkeypatch: pytest.MonkeyPatch, files: ModelFiles, **settings: object) -> decide.BackendConfig:
+    """On a machine with a GPU."""
+    monkeypatch.setattr(decide, "_device", lambda _: "cuda")
+    return decide.decide(load(settings, environ={}), files)
+
+
+SMALL = ModelFiles(name="small", format="safetensors", weights=(), spec=small_spec())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tensor_parallel": 2}, "set one of the two"),
+        ({"adapter_memory": "auto"}, "adapters on GPUs do not run with it yet"),
+        ({"quantize": "int8"}, "quantized weights on a GPU do not run with it yet"),
+        ({"kv_dtype": "int8"}, "a KV cache of int8 on a GPU does not run with it yet"),
+        ({"kv_dtype": "fp8,int4"}, "a KV cache of fp8,int4 on a GPU"),
+    ],
+)
+def test_what_does_not_go_with_deterministic_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], message: str
+) -> None:
+    assert decided(monkeypatch, SMALL, **settings).kind == "cuda"
+    assert decided(monkeypatch, SMALL, deterministic=True, speculate="lookup").drafts is not None
+    with pytest.raises(InvalidSetting, match=message) as caught:
+        decided(monkeypatch, SMALL, deterministic=True, **settings)
+    assert caught.value.param == "deterministic"
+
+
+def test_files_with_codes_do_not_go_with_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = msgspec.structs.replace(SMALL, format="gguf")
+    with pytest.raises(InvalidSetting, match="deterministic: quantized weights"):
+        decided(monkeypatch, files, deterministic=True)
+    assert decided(monkeypatch, files, deterministic=True, load_format="dummy").kind == "cuda"
+
+
+@pytest.mark.parametrize("kind", ["native", "cuda"])
+def test_heads_of_a_proposer_have_to_fit_the_kv_cache(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Its keys and values are of the target's types; said before anything is loaded."""
+    layers = small_spec(name="draft", head_dim=18 if kind == "cuda" else 15)
+    source = SimpleNamespace(layers=layers, taps=None)
+    monkeypatch.setattr(decide, "_drafts", lambda *_: source)
+    monkeypatch.setattr(decide, "_kind", lambda *_: kind)
+    assert decided(monkeypatch, SMALL).drafts is source  # type: ignore[comparison-overlap]
+    with pytest.raises(InvalidSetting, match=r"kv_dtype: int4 needs heads of .*, draft has heads of 1[58]") as caught:
+        decided(monkeypatch, SMALL, kv_dtype="int4")
+    assert caught.value.param == "kv_dtype"
