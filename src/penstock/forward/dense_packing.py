@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from penstock.kernels.arrays import Array
-from penstock.kernels.weight import Weight
+from penstock.kernels.coded import take_rows
+from penstock.kernels.weight import Form, Weight
 from penstock.model.weights.dense_form import Allocate
 from penstock.speculate.heads.packing import Packer
 
@@ -34,4 +35,7 @@ class DensePacker(Packer):
         return torch.from_numpy(values).to(self._device, self._dtype)
 
     def rows_of(self, weight: Weight, rows: Array) -> Weight:
-        return Weight.from_dense(weight.dense[torch.from_numpy(rows).to(self._device)])
+        taken = torch.from_numpy(rows).to(self._device)
+        if weight.form is Form.CODED:
+            return Weight.from_coded(take_rows(weight.coded, taken), weight.dtype)
+        return Weight.from_dense(weight.dense[taken])

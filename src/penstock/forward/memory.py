@@ -140,5 +140,6 @@ def _budget(settings: CacheSettings, memory: DeviceMemory) -> tuple[int, str]:
 
 
 def draft_block_bytes(spec: ModelSpec, block_size: int, types: KvTypes) -> int:
-    """Of a proposer's layers, which all have blocks of full attention."""
-    return spec.block_bytes(CacheGroup(0, tuple(range(spec.num_layers))), block_size, types)
+    """Of a proposer's layers, which all have blocks of full attention; no checkpoint has static scales of these."""
+    group = CacheGroup(0, tuple(range(spec.num_layers)))
+    return spec.block_bytes(group, block_size, types._replace(static_scales=False))

@@ -178,6 +178,15 @@ def encode(coding: Coding, codes: Tensor, scales: Tensor, shifts: Tensor | None 
     return CodedMatrix([part])
 
 
+def take_rows(matrix: CodedMatrix, rows: Tensor) -> CodedMatrix:
+    """Some rows of a matrix of one part, which keep their codes. `rows` [n] int64, on its device."""
+    (part,) = matrix.parts
+    words, scales = (stored.index_select(0, rows) for stored in (part.words, part.scales))
+    shifts = None if part.shifts is None else part.shifts.index_select(0, rows)
+    taken = CodedRows(part.coding, len(rows), part.cols, words, scales, shifts)
+    return CodedMatrix([taken], order=matrix.order, inputs=matrix.inputs)
+
+
 def codes_of(part: CodedRows) -> Tensor:
     """[rows, cols] canonical codes."""
     code = part.coding.code

@@ -5,7 +5,7 @@ import torch
 
 from helpers.model_specs import small_spec
 from penstock.errors import OutOfMemory
-from penstock.forward.memory import CacheSize, check_weights, host_memory, size_cache
+from penstock.forward.memory import CacheSize, check_weights, draft_block_bytes, host_memory, size_cache
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.torch_loading import allocate_pages, device_memory
 from penstock.kernels.interface import as_array
@@ -189,3 +189,10 @@ def test_native_pages_fill_their_memory_and_do_not_overlap(dtype: str) -> None:
         part.fill(number)
     assert all((part == number).all() for number, part in enumerate(parts))
     assert sum(part.nbytes for part in parts) == 5 * sum(block_bytes)
+
+
+def test_layers_of_a_proposer_have_scales_of_their_own() -> None:
+    """Whatever the target's checkpoint has: 4 bytes for the key and for the value of each head of each token."""
+    types = kv_types("fp8")._replace(on_gpu=True, static_scales=True)
+    codes = FULL.block_bytes(FULL.cache_groups[0], 16, types)
+    assert draft_block_bytes(FULL, 16, types) == codes + 2 * 16 * 2 * 2 * 4

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from helpers.coded_samples import random_coded
+from penstock.forward.dense_packing import DensePacker
 from penstock.kernels.coded import Code, CodedMatrix, Coding, codes_of, empty, encode, fill
 from penstock.kernels.reference.coded import dequantize
+from penstock.kernels.weight import Form, Weight
 
 CODINGS = [
     Coding(Code.U4, 32, torch.float16),
@@ -60,6 +63,20 @@ def test_rows_are_filled_piece_by_piece_and_parts_follow_each_other() -> None:
     assert matrix.shape == (14, 256)
     expected = torch.cat((a.weights, b.weights))
     assert torch.allclose(dequantize(matrix)[:, order].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("coding", CODINGS, ids=str)
+def test_some_rows_keep_their_codes(coding: Coding) -> None:
+    """As the head of a quantized model, cut to the tokens that are drafted."""
+    drawn, rows = random_coded(coding, 9, 288), np.array([7, 0, 7, 3])
+    matrix = encode(coding, drawn.codes, drawn.scales, drawn.shifts)
+    packer = DensePacker(1e-5, torch.bfloat16, torch.device("cpu"))
+    for weight in (Weight.from_coded(matrix, "bfloat16"), Weight.from_dense(dequantize(matrix))):
+        taken = packer.rows_of(weight, rows)
+        assert taken.form is weight.form
+        assert taken.shape == (4, 288)
+        found = dequantize(taken.coded) if taken.form is Form.CODED else taken.dense
+        assert torch.equal(found, dequantize(matrix)[rows])
 
 
 def test_scales_of_a_whole_matrix_are_broadcast() -> None:
