@@ -105,6 +105,7 @@ class CudaBackend:
         self._graphs: CudaGraphs | None = None
         self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens, 0 if drafts is None else self._most_rows)
         self._drafts: CudaDrafts | None = None
+        self._forget_drafts: Callable[[], None] | None = None
         self._head: HeadDrafts | None = None  # follows each step
         self._saving = head
         if head is not None:
@@ -116,10 +117,18 @@ class CudaBackend:
         tokens, tables = self._slots.tokens, self._slots.tables
         return SlotArrays(len(tokens), tokens.shape[1] - 1, self._slots.block_size, len(tables))
 
-    def draft_with(self, proposer: Proposer, copy: SlotArrays, costs: StepCosts, audit: float = 0.0) -> None:
+    def draft_with(
+        self,
+        proposer: Proposer,
+        copy: SlotArrays,
+        costs: StepCosts,
+        audit: float = 0.0,
+        forget: Callable[[], None] | None = None,
+    ) -> None:
         """Rows get drafts from now on. `copy` of the slots is kept up to date for the proposer. `audit`: the share of
-        steps with drafts that are computed again without."""
+        steps with drafts that are computed again without. `forget`: called when the memory of KV pages was released."""
         drafter = Drafter(proposer, costs, copy.tokens, self._most_rows)
+        self._forget_drafts = forget
         self._drafts = CudaDrafts(self._slots.tokens, copy, drafter, on_device=proposer.computes, audit=audit)
 
     def follow_with(self, head: HeadDrafts) -> None:
@@ -209,8 +218,10 @@ class CudaBackend:
             return False
         self.adapters.drop()
         self._place.tell(RankSleep())
-        self._place.together(self._memory.weights.save)
+        self._place.together(partial(self._memory.weights.save, self._place.world))
         self._memory.release()
+        if self._forget_drafts is not None:
+            self._forget_drafts()
         torch.cuda.empty_cache()
         return True
 

@@ -59,6 +59,10 @@ class DraftModelOnDevice:
         self._blocks = FilledBlocks(copy.tokens, copy.tables[0], slots.block_size)
         self._zeros = torch.zeros(host.decode.most_rows, dtype=torch.int32, device=slots.tokens.device)
 
+    def forget(self) -> None:
+        """All keys and values: their memory was given back."""
+        self._blocks.forget()
+
     def capture(self, capture: GraphCapture) -> None:
         self._graphs.capture(capture)
 

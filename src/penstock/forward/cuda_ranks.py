@@ -39,6 +39,11 @@ class RankPlace:
         """Whether it is this rank that has all logits, and draws tokens."""
         return self.ranks is None or self.ranks.rank == 0
 
+    @property
+    def world(self) -> int:
+        """Ranks of the group."""
+        return 1 if self.ranks is None else self.ranks.world
+
     def operations(self, own: CudaOperations) -> Operations:
         """`own`, as one rank of several has to use them."""
         if self.ranks is None:

@@ -3,6 +3,8 @@ the backend once that is built."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from penstock.flow.step_costs import StepCosts
@@ -67,10 +69,12 @@ def start_drafting(
 
     copy, draft_s = backend.copy_of_slots(), 0.0
     proposer: Proposer
+    forget: Callable[[], None] | None = None
     if isinstance(loaded, Decoder):
         host = backend.device_host(size.context, pages)
         proposer = draft_model = DraftModelOnDevice(loaded, host, copy, config.limits.step_tokens)
         draft_model.capture(capture)
+        forget = draft_model.forget
         draft_s = draft_model.draft_seconds()
     elif loaded is not None:
         proposer = head = HeadDrafts(loaded, backend.device_host(size.context, pages))
@@ -81,7 +85,7 @@ def start_drafting(
     what = (config.files.name, weights_bytes, torch.cuda.get_device_name(), config.dtype)
     limits, groups = config.limits, len(config.spec.cache_groups)
     costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups, sizes=ROWS, draft_s=draft_s)
-    backend.draft_with(proposer, copy, costs, config.audit)
+    backend.draft_with(proposer, copy, costs, config.audit, forget)
     if isinstance(proposer, HeadDrafts):
         backend.follow_with(proposer)
     return costs

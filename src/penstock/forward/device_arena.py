@@ -52,16 +52,16 @@ class DeviceArena:
             self._end = begin + size
         return self._bytes(begin, size).view(dtype).view(*shape)
 
-    def save(self) -> None:
+    def save(self, ranks: int = 1) -> None:
         """Copy the tensors to pinned memory of the host, for `restore`. Raises OutOfMemory. They must not change any
-        more: the copy is made once, and kept."""
+        more: the copy is made once, and kept. `ranks` of a group save as much each, at the same time."""
         if self._copy is not None:
             return
-        free = resources.host_bytes()
-        if self._end > free:
+        free, needed = resources.host_bytes(), self._end * ranks
+        if needed > free:
             raise OutOfMemory(
-                f"asleep, the weights take {readable(self._end)} of the host's memory, and {readable(free)} are free: "
-                f"{readable(self._end - free)} are missing; unload the model instead",
+                f"asleep, the weights take {readable(needed)} of the host's memory, and {readable(free)} are free: "
+                f"{readable(needed - free)} are missing; unload the model instead",
                 param="model",
             )
         self._copy = HostCopy(self._bytes(0, self._end))

@@ -23,6 +23,10 @@ class FilledBlocks:
         self._keys[slot] = []
         self._computed.pop(slot, None)
 
+    def forget(self) -> None:
+        """The memory of all blocks was given back. No sequence runs."""
+        self._content.clear()
+
     def computed(self, slot: int, known: int) -> int:
         """How many of the first `known` tokens, which are final, have their keys and values."""
         keys, size = self._keys[slot], self._size
