@@ -27,14 +27,12 @@ def _assembly(code: str, plane: int, zero: int, is_half: bool, is_raw: bool) -> 
         case "u4":
             steps = f"{right} lop3.b32 t, t, 0x000f000f, {magic}, {either_and}; {minus}"
         case "u5" | "u6":
-            bits = 2 if code == "u6" else 1
             mask, by = ("0x00300030", 2 * plane - 4) if code == "u6" else ("0x00100010", plane - 4)
             high = f"shr.b32 u, $2, {by};" if by >= 0 else f"shl.b32 u, $2, {-by};"
             steps = (
                 f"{right} lop3.b32 t, t, 0x000f000f, {magic}, {either_and};"
                 f"{high} lop3.b32 t, u, {mask}, t, {either_and}; {minus}"
             )
-            assert bits
         case "s8" if is_half:
             steps = f"{right} lop3.b32 t, t, 0x00ff00ff, 0x64806480, 0x6a; mov.b32 u, 0x64806480; sub.f16x2 $0, t, u;"
         case "s8":  # the sign is worth 128: 128 or 256 is what to subtract
