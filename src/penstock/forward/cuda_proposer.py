@@ -152,15 +152,16 @@ class HeadDrafts:
             self._draft_ahead(step, step.kept)
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
-        """Waits for the device."""
-        rows = rows[: self._sizes[-1]] if len(rows) > self._sizes[-1] else rows
+        """Waits for the device. Rows beyond those of the largest graph get none."""
+        rows, beyond = rows[: self._sizes[-1]], rows[self._sizes[-1] :]
         late = [row for row in rows if row.slot not in self._ready]
         if late:
             self._enter_saved([(row.slot, row.length - 1) for row in late])
             self._launch([(row.slot, row.length, row.most) for row in late], self._zeros)
         for row in rows:
             self._asked[row.slot] = row.most
-        return [Proposal(self._ready.pop(row.slot).of(row.slot)[: row.most]) for row in rows]
+        drafts = [Proposal(self._ready.pop(row.slot).of(row.slot)[: row.most]) for row in rows]
+        return drafts + [Proposal([]) for _ in beyond]
 
     def capture(self, capture: GraphCapture) -> None:
         slot, period = self._host.padding_slot, self._network.period

@@ -20,7 +20,7 @@ from helpers.recorded_drafts import FreeDrafts, RecordedDrafts
 from helpers.tiny_requests import PROMPTS, REQUESTS
 from helpers.triton_device import INTERPRETED, MARKS
 from penstock import LLM
-from penstock.forward import cuda_speculation
+from penstock.forward import cuda_draft_model, cuda_proposer, cuda_speculation
 from penstock.startup import build, decide
 
 pytestmark = MARKS
@@ -74,6 +74,18 @@ def test_recorded_drafts(
     assert 10 < stats["accepted"] < stats["drafted"]
     assert stats["audited"] > 5
     assert stats["mismatches"] == 0
+
+
+@pytest.mark.parametrize("proposer", ["medusa", "draft"])
+def test_more_rows_than_graphs_of_drafts_have(
+    folder: Path, expected: list[list[int]], proposer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some get none."""
+    for module in (cuda_proposer, cuda_draft_model):
+        monkeypatch.setattr(module, "SIZES", (1, 2))
+    found, stats = generate(folder, speculate=speculate_setting(proposer, tmp_path / proposer))
+    assert found == expected
+    assert stats["drafted"] > 10
 
 
 @pytest.mark.parametrize("proposer", ["eagle3", "medusa", "draft"])
