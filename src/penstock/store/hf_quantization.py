@@ -67,11 +67,13 @@ def quantization_from_config(config: Values) -> Quantization | None:
 
 
 def _kv_scheme(values: Values) -> str:
-    """In words, of `kv_cache_scheme` (compressed-tensors) or `kv_cache_quant_algo` (ModelOpt)."""
-    algorithm = values.raw("kv_cache_quant_algo")
+    """In words, of `kv_cache_scheme` (compressed-tensors; of AutoFP8 one word) or `kv_cache_quant_algo` (ModelOpt)."""
+    algorithm, found = values.raw("kv_cache_quant_algo"), values.raw("kv_cache_scheme")
     if isinstance(algorithm, str):
         return algorithm.lower()
-    if not values.raw("kv_cache_scheme"):
+    if isinstance(found, str):
+        return {"static": "fp8", "dynamic": ""}.get(found, found.lower())
+    if not found:
         return ""
     scheme = values.part("kv_cache_scheme")
     return f"{'fp' if scheme.text('type', 'float') == 'float' else 'int'}{scheme.integer('num_bits', 8)}"

@@ -204,6 +204,14 @@ def test_static_scales_of_a_kv_cache_are_left_out_and_said(
     assert "KV cache of fp8 (k_scale, v_scale) are not used: the KV cache is float16" in said[0]
 
 
+@pytest.mark.parametrize("name", ["kv_scale", "k_scale", "k_proj.output_scale"])
+def test_scales_of_a_kv_cache_are_no_surplus(floats: Path, tmp_path: Path, name: str) -> None:
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "fp8")
+    scale = {f"model.layers.0.self_attn.{name}": torch.tensor(0.02)}
+    source = changed(folder, lambda tensors: tensors.update(scale))
+    load_dense(read(folder, "tiny").spec, source, dtype=torch.float32, device=torch.device("cpu"), context=64)
+
+
 def test_numbers_beyond_float16_are_refused(floats: Path, tmp_path: Path) -> None:
     folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "fp8")
     source = changed(folder, lambda tensors: tensors[f"{GATE}.weight_scale"].fill_(1e4))

@@ -325,3 +325,23 @@ def test_what_cannot_be_honoured_is_named(changes: dict[str, Any], message: str)
     with pytest.raises(ModelInvalid, match=message) as caught:
         spec_from_config({**OLD, **changes}, None, "x")
     assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize(
+    ("changes", "scheme"),
+    [
+        ({}, ""),
+        ({"kv_cache_scheme": None}, ""),
+        ({"kv_cache_scheme": "static"}, "fp8"),  # AutoFP8
+        ({"kv_cache_scheme": "dynamic"}, ""),
+        ({"kv_cache_scheme": {"type": "float", "num_bits": 8, "dynamic": False}}, "fp8"),
+        ({"kv_cache_scheme": {"type": "int", "num_bits": 8}}, "int8"),
+        ({"kv_cache_quant_algo": "FP8"}, "fp8"),  # ModelOpt
+        ({"kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+    ],
+)
+def test_what_a_checkpoint_has_static_scales_for(changes: dict[str, Any], scheme: str) -> None:
+    config = {**OLD, "quantization_config": {"quant_method": "fp8", "activation_scheme": "static", **changes}}
+    quantization = spec_from_config(config, None, "x").quantization
+    assert quantization is not None
+    assert quantization.kv_scheme == scheme

@@ -22,7 +22,8 @@ from penstock.model.weights.source import Region, Shape, Span
 from penstock.store.hf_quantization import Quantization
 
 # For engines with 8-bit activations, or a KV cache with one scale for all tokens: here each token has its own.
-UNUSED = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "q_scale", "k_scale", "v_scale")
+OF_KV_CACHE = ("q_scale", "k_scale", "v_scale", "kv_scale")
+UNUSED = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", *OF_KV_CACHE)
 LARGEST = 65520.0  # from here on float16 rounds to infinity
 
 
