@@ -8,7 +8,8 @@ rest. Libraries such as cuBLAS are initialised on the way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -168,7 +169,8 @@ def _start(
     costs: StepCosts | None = None
     if config.drafts is not None:
         allocate, num_bytes = memory and memory.kv.empty, model.num_bytes
-        costs = start_drafting(config, backend, proposer, size, capture, weights_bytes=num_bytes, allocate=allocate)
+        with beside_the_cache("what drafts tokens"):
+            costs = start_drafting(config, backend, proposer, size, capture, weights_bytes=num_bytes, allocate=allocate)
         end_phase("speculation")
     return backend, BuiltBackend(
         backend,
@@ -272,15 +274,22 @@ def run_largest_steps(
 def capture_graphs(backend: CudaBackend, sizes: StepSizes, capture: GraphCapture) -> None:
     """Capture all CUDA graphs, over the real cache, and have the backend use them."""
     graphs = backend.graphs(sizes.step_tokens)
-    try:
+    with beside_the_cache("CUDA graphs"):
         graphs.capture(capture)
+    backend.use(graphs)
+
+
+@contextmanager
+def beside_the_cache(what: str) -> Iterator[None]:
+    """`what` takes memory once the KV cache has its own."""
+    try:
+        yield
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
-            f"there is no memory for CUDA graphs beside the weights and the KV cache: {error}. Lower memory_fraction, "
+            f"there is no memory for {what} beside the weights and the KV cache: {error}. Lower memory_fraction, "
             "kv_memory or max_sequences",
             param="memory_fraction",
         ) from None
-    backend.use(graphs)
 
 
 def _backend(model: Model, sizes: StepSizes, made: CudaPages, dtype: torch.dtype, extras: Extras) -> CudaBackend:

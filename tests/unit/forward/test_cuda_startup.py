@@ -228,6 +228,15 @@ def test_no_memory_for_a_step(at: str, knob: str, monkeypatch: pytest.MonkeyPatc
     assert "3 GiB" in caught.value.message
 
 
+def test_no_memory_for_what_drafts() -> None:
+    """Its graphs and the states it keeps are not part of the KV cache's share."""
+    message = r"no memory for what drafts tokens beside .* Lower memory_fraction"
+    with pytest.raises(OutOfMemory, match=message) as caught, cuda_startup.beside_the_cache("what drafts tokens"):
+        raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+    assert caught.value.param == "memory_fraction"
+    assert "3 GiB" in caught.value.message
+
+
 def test_no_memory_for_graphs() -> None:
     with pytest.raises(OutOfMemory, match="Lower memory_fraction, kv_memory or max_sequences") as caught:
         cuda_startup.capture_graphs(Failing("capture"), SIZES, None)
