@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class LaunchedStep:
     prompts: dict[int, list[Logprobs]]  # by row
     pooled: Pooled | None
     kept: TokenReader | list[int] | None = None  # [rows] how many draws of each count; None: no row has drafts
-    drafts: Callable[[], Mapping[int, list[int]]] | Mapping[int, list[int]] = field(default_factory=dict)  # by slot
+    drafts: Mapping[int, list[int]] = field(default_factory=dict)  # by slot
     audit: tuple[int, int] = (0, 0)  # as StepResult has it
 
     def result(self) -> StepResult:
@@ -48,10 +48,9 @@ class LaunchedStep:
 
     def _drafted_result(self, kept: list[int]) -> StepResult:
         drawn, results, place = self._token_list(), [], 0
-        drafts = self.drafts() if callable(self.drafts) else self.drafts
         sampled: dict[int, tuple[RowResult, int]] = {}  # by row of the logits, if it counts: where its token is
         for row, count in zip(self.rows, kept, strict=True):
-            result = RowResult(drawn[place : place + count], drafts=drafts.get(row.slot, []))
+            result = RowResult(drawn[place : place + count], drafts=self.drafts.get(row.slot, []))
             sampled |= {place + index: (result, index) for index in range(count)}
             results.append(result)
             place += row.draws
