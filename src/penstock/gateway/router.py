@@ -132,14 +132,15 @@ class Router:
                     what = "load reports" if name == "stale_load" else "cached prefixes"
                     logger.warning("routing: %s of %s are %s", what, one.name, "stale" if stale else "back")
 
-    def check_open(self, model: ServedModel) -> None:
-        """Raises UpstreamFailed while the circuit breakers of all its deployments are open."""
+    def open_circuit(self, model: ServedModel) -> UpstreamFailed | None:
+        """Why it is not asked: the circuit breakers of all its deployments are open."""
         breakers = [self.track(one.name).breaker for one in model.deployments]
-        if breakers and all(one.blocked is not None for one in breakers):
-            first = min(breakers, key=lambda one: one.wait_s)
-            error = UpstreamFailed(f"{model.card.name} takes no requests: {first.blocked}")
-            error.retry_after_s = first.wait_s
-            raise error
+        if not breakers or any(one.blocked is None for one in breakers):
+            return None
+        first = min(breakers, key=lambda one: one.wait_s)
+        error = UpstreamFailed(f"{model.card.name} takes no requests: {first.blocked}")
+        error.retry_after_s = first.wait_s
+        return error
 
     # --- outcomes
 
