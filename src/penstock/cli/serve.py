@@ -34,7 +34,8 @@ from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
-from penstock.startup.server_models import FoundModel, ServerModels, find_models
+from penstock.startup.find_models import FoundModel, find_models
+from penstock.startup.server_models import ServerModels
 from penstock.store.resolve import check_name
 from penstock.system import gc_control
 from penstock.system.daemon_thread import run_in_daemon_thread

@@ -25,8 +25,10 @@ from penstock.settings.models import (
     ENGINE_SECTIONS,
     ModelEntry,
     check_entries,
+    check_entry,
     entry_label,
     parse_entries,
+    parse_one,
     served_names,
     source_name,
 )
@@ -189,9 +191,10 @@ def load(
 def parse_entry(raw: Mapping[str, Any], settings: Settings) -> ModelEntry:
     """An entry of [[models]] that is added at run time. Raises InvalidSetting."""
     plain = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, adapters=()))
-    (values,) = parse_entries([dict(raw)], msgspec.to_builtins(plain), SECTIONS)
+    values = parse_one(dict(raw), None, msgspec.to_builtins(plain), SECTIONS)
     entry = typed.convert(values, ModelEntry, strict=False)
     _check_engine(settings_of(settings, entry))
+    check_entry(entry, entry_label(None, entry.name), {})
     return entry
 
 

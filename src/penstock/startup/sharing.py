@@ -45,11 +45,13 @@ class ReplicaShare(NamedTuple):
     gpus: tuple[int, ...] = ()
 
 
-def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[ReplicaShare]]:
-    """The share of every replica of every model. Raises InvalidSetting or OutOfMemory, which name entry and key."""
+def share_machine(claims: Sequence[Claim], machine: Machine, *, check_memory: bool = True) -> list[list[ReplicaShare]]:
+    """The share of every replica of every model. Raises InvalidSetting or OutOfMemory, which name entry and key.
+    `check_memory`: no engine has taken its part of the host's free memory so far."""
     if len(claims) == 1 and claims[0].replicas == 1 and not claims[0].gpus:
         return [[ReplicaShare(claims[0].settings)]]  # one engine: it finds out by itself
-    _check_host_memory(claims, machine)
+    if check_memory:
+        _check_host_memory(claims, machine)
     places = [_place(claim, machine) for claim in claims]
     return [
         [

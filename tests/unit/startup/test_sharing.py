@@ -78,6 +78,13 @@ def test_weights_that_do_not_fit_together() -> None:
         share_machine(claims, EIGHT)
 
 
+def test_later_the_memory_of_engines_that_run_is_not_counted_again() -> None:
+    claims = [claim(name)._replace(weights_bytes=9 << 30) for name in "ab"]
+    with pytest.raises(OutOfMemory):
+        share_machine(claims, EIGHT)
+    assert len(share_machine(claims, EIGHT, check_memory=False)) == 2
+
+
 def test_a_replica_on_a_cluster_takes_its_threads_or_all_of_the_smallest_node() -> None:
     shares = share_cluster(
         [claim("a", replicas=2), claim("b", threads=3), claim("c", on_gpu=True, tensor_parallel=2)], [2, 8]
