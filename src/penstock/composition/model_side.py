@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid
+from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid, PenstockError
 from penstock.flow import SamplingParams
 from penstock.flow.identity import SequenceNumbers
 from penstock.settings import Settings
@@ -115,9 +115,12 @@ def upstream_model(
     if tokenizer is not None:
         from penstock.tokenize.tokenizer import Tokenizer
 
-        files = resolve(tokenizer, weights=False)
+        try:
+            files = resolve(tokenizer, weights=False)
+        except PenstockError as error:
+            raise type(error)(f"{card.name}: tokenizer: {error.message}", param="tokenizer") from None
         if files.tokenizer is None:
-            raise ModelInvalid(f"{tokenizer} has no tokenizer", param="tokenizer")
+            raise ModelInvalid(f"{card.name}: tokenizer: {tokenizer} has none", param="tokenizer")
         counter = Tokenizer.load(files.tokenizer)
     return UpstreamModel(endpoint, card, numbers, counter, None if journal is None else journal.record)
 

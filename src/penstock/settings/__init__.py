@@ -315,7 +315,7 @@ def _check(settings: Settings) -> None:
         except InvalidSetting as error:
             raise InvalidSetting(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     check_entries(settings.models)
-    check_routes(settings.routes, [name for one in settings.models for name in served_names(one)])
+    check_routes(settings.routes, [name for one in settings.models for _, name in served_names(one)])
     parse_bytes(settings.serve.max_body, "max_body")
     parse_bytes(settings.serve.max_file, "max_file")
     parse_bytes(settings.serve.max_adapter, "max_adapter")

@@ -141,9 +141,15 @@ def parse_one(
         typed.convert(parsed, ModelEntry, strict=False)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
-        param = path.strip("`").removeprefix("$").strip(".").rpartition(".")[2] or "models"
+        param = _key(path.strip("`").removeprefix("$").strip("."))
         raise InvalidSetting(f"{here}: {param} {error_in_words(what)}", param=param) from None
     return parsed
+
+
+def _key(path: str) -> str:
+    """Of a place in a parsed entry: `cache.kv_memory` is kv_memory, `price.input` itself."""
+    first, _, rest = path.partition(".")
+    return (rest if first in ENGINE_SECTIONS else path) or "models"
 
 
 def _check_kind(raw: dict[str, Any], engine_names: Iterable[str], here: str) -> None:
@@ -179,7 +185,7 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
 def check_entry(entry: ModelEntry, here: str, owners: dict[str, str]) -> None:
     """What can be said of one entry. `here`: how errors name it. `owners`: of the names of entries before; those of
     this one are added."""
-    for key, name in _names(entry):
+    for key, name in served_names(entry):
         if not _NAME.fullmatch(name) and key != "adapters":
             raise InvalidSetting(f"{here}: {key}: {name!r} has spaces, commas or @ in it", param=key)
         plain = name.removesuffix(":latest")
@@ -234,8 +240,8 @@ def _pool_conflict(entry: ModelEntry) -> str | None:
     return None
 
 
-def _names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
-    """All names that clients may use, with the key of the entry that says so."""
+def served_names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
+    """All names that clients may use, of the model and its adapters, with the key of the entry that says so."""
     yield "name", entry.name
     for alias in entry.aliases:
         yield "aliases", alias
@@ -243,11 +249,6 @@ def _names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
         yield "adapters", f"{entry.name}@{adapter.name}"
         for alias in adapter.aliases:
             yield "adapters.aliases", alias
-
-
-def served_names(entry: ModelEntry) -> list[str]:
-    """Those of a model, its adapters and their aliases."""
-    return [name for _, name in _names(entry)]
 
 
 def parse_duration(text: str, label: str = "keep_alive") -> float | None:

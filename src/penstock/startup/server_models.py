@@ -337,10 +337,10 @@ class ServerModels:
                 self.registry.find(name)
             except ModelNotFound:
                 raise InvalidRequest(f"fallback: there is no model {name!r}", param="fallback") from None
-        for name in served_names(entry):
+        for key, name in served_names(entry):
             with contextlib.suppress(ModelNotFound):
                 owner = self.registry.find(name)
-                raise InvalidRequest(f"the name {name!r} is taken by the model {owner.card.name!r}", param="name")
+                raise InvalidRequest(f"{key}: {name!r} is taken by the model {owner.card.name!r}", param=key)
 
     def _claim(self, entry: ModelEntry, files: ModelFiles, number: int | None) -> Claim:
         settings = settings_of(self.settings, entry)

@@ -106,8 +106,9 @@ def _threads(claims: Sequence[Claim], index: int, machine: Machine) -> int:
     if not claim.at_start and claim.settings.engine.threads is not None:
         asked = claim.replicas * claim.settings.engine.threads
     if asked > machine.cores and claim.settings.engine.threads is not None:
+        largest = max(rivals, key=lambda one: one.replicas * (one.settings.engine.threads or 0))
         raise InvalidSetting(
-            f"{claim.label}: threads: all replicas together ask for {asked} threads, but there are {machine.cores} "
+            f"{largest.label}: threads: all replicas together ask for {asked} threads, but there are {machine.cores} "
             "cores: lower threads or replicas",
             param="threads",
         )

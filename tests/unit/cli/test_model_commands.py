@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from helpers.store_samples import write_gguf
 from penstock.cli import penstock
-from penstock.cli.ps import _figures, _until
+from penstock.cli.ps import _figures, _state, _until
 from penstock.errors import ModelNotFound
 from penstock.store import sidecar
 from penstock.store.catalogue import CATALOGUE
@@ -85,4 +85,6 @@ def test_figures_of_a_served_model() -> None:
         "6",
     ]
     assert _figures({"id": "seen with a key that is not an operator's"}) == [""] * 6
+    open_circuit = {"state": "ready", "deployments": [{"breaker": {"state": state}} for state in ("closed", "open")]}
+    assert (_state(open_circuit), _state({"state": "asleep"})) == ("ready, circuit open", "asleep")
     assert (_until({"expires_s": 90}), _until({"pinned": True}), _until({})) == ("unloaded in 90 s", "stays", "")

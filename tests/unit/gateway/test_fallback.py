@@ -441,6 +441,18 @@ async def test_without_another_model_an_open_circuit_is_told_with_its_time() -> 
 
 
 @test
+async def test_a_pause_that_an_upstream_asked_for_is_told_to_all_as_it_told_the_first() -> None:
+    big = FakeModel("big", [busy(30.0)])
+    world = World(big, rounds=0)
+    for waited in (0.0, 10.0):
+        await asyncio.sleep(waited)
+        with pytest.raises(UpstreamBusy) as caught:
+            await world.ask()
+        assert caught.value.retry_after_s == pytest.approx(30.0 - waited)
+    assert len(big.calls) == 1
+
+
+@test
 async def test_each_failure_is_counted_once() -> None:
     big = FakeModel("big", [1.0, UpstreamFailed("502")])
     world = World(big, rounds=1)

@@ -90,6 +90,7 @@ def test_one_model_has_no_entries(tmp_path: Path) -> None:
             "keep_alive unloads an idle model, but min_replicas is 1",
         ),
         ('name = "a"\nupstream = "http://h/v1"\nmax_replicas = 2', "max_replicas is a field of a model of this server"),
+        ('name = "a"\nmodel = "x"\nprice = { input = -1 }', r"models\[0\] \(a\): price\.input must be a number >= 0"),
         ('name = "a"\nmodel = "x"\nfallback = ["b"]', "fallback: there is no model 'b'"),
         (
             'name = "a"\nmodel = "x"\naliases = ["a:latest"]',

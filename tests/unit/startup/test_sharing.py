@@ -46,6 +46,8 @@ def test_a_model_on_demand_does_not_shrink_the_others() -> None:
 def test_more_threads_than_cores() -> None:
     with pytest.raises(InvalidSetting, match="a: threads: all replicas together ask for 10 threads, but there are 8"):
         share_machine([claim("a", threads=3, replicas=2), claim("b", threads=4)], EIGHT)
+    with pytest.raises(InvalidSetting, match="b: threads: all replicas together ask for 9 threads"):
+        share_machine([claim("a", threads=1), claim("b", threads=8)], EIGHT)
 
 
 def test_gpus_and_their_memory() -> None:
