@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 
 ADAPTER_DRAIN_S = 60.0  # for the requests of an adapter that is removed
+DRAIN_LOOK_S = 0.02  # between looks at the requests of an upstream that is removed
 
 
 class ServerModels:
@@ -278,16 +279,18 @@ class ServerModels:
         return model
 
     async def remove(self, model: ServedModel) -> None:
-        """A local model finishes its requests first, and goes with its adapters."""
+        """It finishes its requests first. A local model goes with its adapters."""
         from penstock.deployment.adapter_model import AdapterModel
         from penstock.deployment.local_model import LocalModel
+        from penstock.gateway.route_model import RouteModel
 
         if isinstance(model, AdapterModel):
             await self.adapters.remove(model, ADAPTER_DRAIN_S)
             return
         self._check_one_frontend("remove models")
         own = self.registry.adapters_of(model) if isinstance(model, LocalModel) else []
-        if len(self.registry) == 1 + len(own):
+        left = [one for one in self.registry if not isinstance(one, RouteModel) and one not in (model, *own)]
+        if not left:
             raise InvalidRequest(f"{model.card.name} is the only model: it cannot be removed", param="model")
         for adapter in own:
             adapter.removed = True
@@ -298,6 +301,8 @@ class ServerModels:
         if isinstance(model, LocalModel):
             await self.residency.remove(model)
             self._claims.pop(model.name, None)
+        while any(one.load().open for one in model.deployments):
+            await asyncio.sleep(DRAIN_LOOK_S)
         model.close()
 
     async def load(self, model: LocalModel) -> None:
