@@ -233,9 +233,14 @@ class ReplicaSet:
     # --- their work
 
     async def sleep(self) -> None:
+        """All of them or none: raises EngineDied while one is not there."""
         await self._settle()
-        for replica in self.replicas:
-            await replica.sleep()
+        try:
+            for replica in self.replicas:
+                await replica.sleep()
+        except EngineDied:
+            await self.wake()
+            raise
 
     async def wake(self) -> None:
         await asyncio.gather(*(replica.wake() for replica in self.replicas))

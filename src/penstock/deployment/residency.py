@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
-from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory, PenstockError
+from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory, PenstockError, ShuttingDown
 from penstock.startup.preflight import readable
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ class Resident:
     expires_s: float | None = field(default=None)  # keep_alive of the last request that named one; else `keep_alive_s`
     changing: bool = False  # it is being loaded, or finishes its requests to be unloaded: new ones wait
     coming: Coming | None = None
-    removed: bool = False  # it is never loaded again
 
     @property
     def loaded(self) -> bool:
@@ -61,6 +60,11 @@ class Resident:
     @property
     def asleep(self) -> bool:
         return self.model.replicas.state is State.ASLEEP
+
+    @property
+    def sleepers(self) -> bool:
+        """Whether any replica is asleep: one that died meanwhile has come back awake."""
+        return any(replica.state is State.ASLEEP for replica in self.model.replicas.replicas)
 
 
 class Residency:
@@ -87,6 +91,7 @@ class Residency:
         resident.expires_s = resident.keep_alive_s
         resident.used = self._clock()
         resident.model.ensure_loaded = lambda: self.ensure_loaded(resident)
+        resident.model.end_waiting = lambda why: _end_waiting(resident, why)
         if not resident.pinned and not resident.keeps_replicas:
             resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
 
@@ -103,7 +108,7 @@ class Residency:
     async def remove(self, model: LocalModel) -> None:
         """Finishes its requests first; those that still wait for it to be loaded end in ModelNotFound."""
         resident = self.find(model)
-        resident.removed = True
+        model.removed = True
         async with self._changing:
             await self._unload(resident, "the model is removed")
             del self._residents[model.name]
@@ -111,7 +116,7 @@ class Residency:
     async def ensure_loaded(self, resident: Resident) -> None:
         """Called for each request: returns at once if the model is there. Raises what keeps it from being loaded."""
         resident.used = self._clock()
-        if resident.loaded and not resident.changing and not resident.asleep:
+        if resident.loaded and not resident.changing and not resident.sleepers:
             return
         if (coming := resident.coming) is None:
             coming = resident.coming = Coming(asyncio.get_running_loop().create_future())
@@ -136,18 +141,20 @@ class Residency:
             except Exception as failure:
                 error = failure
             resident.coming = None
-            coming.done.set_result(error)
+            if not coming.done.done():
+                coming.done.set_result(error)
             while coming.waiting:
                 await asyncio.sleep(0)
 
     async def _load_or_wake(self, resident: Resident) -> None:
-        if resident.removed:
+        if resident.model.removed:
             raise ModelNotFound(f"the model {resident.model.name!r} has been removed", param="model")
         if not resident.loaded:
             await self._make_room(resident)
             await self._load(resident)
-        elif resident.asleep:
-            await self._make_room(resident)
+        elif resident.sleepers:
+            if resident.asleep:
+                await self._make_room(resident)
             await resident.model.replicas.wake()
 
     async def unload(self, model: LocalModel) -> None:
@@ -269,6 +276,12 @@ class Residency:
                 + (f"loaded and pinned are {holders}" if holders else "no pinned model is loaded")
             )
         return None
+
+
+def _end_waiting(resident: Resident, why: str) -> None:
+    """The server stops: requests do not wait for the model any longer."""
+    if resident.coming is not None and not resident.coming.done.done():
+        resident.coming.done.set_result(ShuttingDown(why))
 
 
 def _check_not_adapter(model: LocalModel) -> None:

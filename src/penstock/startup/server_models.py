@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 ADAPTER_DRAIN_S = 60.0  # for the requests of an adapter that is removed
-DRAIN_LOOK_S = 0.02  # between looks at the requests of an upstream that is removed
+DRAIN_LOOK_S = 0.02  # between looks at the requests of a model that is removed
 
 
 class ServerModels:
@@ -301,6 +301,8 @@ class ServerModels:
         if isinstance(model, LocalModel):
             await self.residency.remove(model)
             self._claims.pop(model.name, None)
+            while model.preparing:
+                await asyncio.sleep(DRAIN_LOOK_S)
         while any(one.load().open for one in model.deployments):
             await asyncio.sleep(DRAIN_LOOK_S)
         model.close()

@@ -11,7 +11,7 @@ import pytest
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
 from penstock.deployment.residency import Residency, Resident
-from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory
+from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory, ShuttingDown
 
 
 class Replicas:
@@ -64,15 +64,21 @@ class Replicas:
 
 class _Replica:
     ready = False
+
+    @property
+    def state(self) -> State:
+        return State.READY if self.ready else State.ASLEEP
+
     facts = {"weights_bytes": 3 << 30, "kv_bytes": 1 << 30}  # noqa: RUF012
 
 
 class Model:
     def __init__(self, name: str) -> None:
-        self.name, self.base = name, self
+        self.name, self.base, self.removed = name, self, False
         self.replicas = Replicas()
         self.ensure_loaded: Callable[[], Coroutine[Any, Any, None]]
         self.keep_alive: Callable[[float | None], None]
+        self.end_waiting: Callable[[str], None]
 
     async def ask(self, turns: int = 1) -> None:
         """A request: it needs the model, and takes some turns of the loop."""
@@ -202,6 +208,23 @@ def test_a_request_wakes_a_model_that_sleeps() -> None:
     asyncio.run(story())
 
 
+def test_a_replica_that_sleeps_beside_one_that_is_awake_is_woken() -> None:
+    async def story() -> None:
+        world = World("a")
+        model = world.add("a")
+        await model.ask()
+        dozing = _Replica()
+        model.replicas.replicas.append(dozing)  # the other one died asleep, and has come back
+        model.replicas.wake = lambda: wake(dozing)  # type: ignore[method-assign, assignment]
+        await model.ensure_loaded()
+        assert dozing.ready
+
+    async def wake(replica: _Replica) -> None:
+        replica.ready = True
+
+    asyncio.run(story())
+
+
 def test_gpu_memory_is_shared() -> None:
     async def story() -> None:
         world = World("abc")
@@ -273,6 +296,20 @@ def test_unloading_goes_on_when_the_client_who_needs_the_room_disconnects() -> N
         await second.ask()
         assert world.loaded == "b"
         assert first.replicas.closed == 1, "its process has ended"
+
+    asyncio.run(story())
+
+
+def test_requests_that_wait_for_a_load_end_with_the_server() -> None:
+    async def story() -> None:
+        world = World("a")
+        model = world.add("a")
+        model.replicas.start = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        asking = asyncio.create_task(model.ask())
+        await asyncio.sleep(0)
+        model.end_waiting("the server is shutting down")
+        with pytest.raises(ShuttingDown, match="the server is shutting down"):
+            await asking
 
     asyncio.run(story())
 

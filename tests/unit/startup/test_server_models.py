@@ -10,6 +10,7 @@ import pytest
 
 from helpers import tiny_models
 from helpers.scripted_upstream import Exchange, ScriptedUpstream, answer, usage
+from helpers.server_process import PATIENCE_S
 from penstock.deployment.replica_set import ReplicaSet
 from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory
 from penstock.flow import Request, SamplingParams
@@ -18,6 +19,7 @@ from penstock.gateway.router import Router
 from penstock.settings import load
 from penstock.startup.find_models import find_models
 from penstock.startup.server_models import ServerModels
+from penstock.tokenize.batch import MAX_BATCH, SHORT_TEXT
 
 NOBODY = "http://127.0.0.1:9/v1"
 
@@ -59,6 +61,28 @@ def test_an_upstream_finishes_its_requests_before_it_is_removed(tmp_path: Path) 
             assert ticket.error is None
             assert ticket.active_requests[0].completion().text == "Hello"
             await removing
+
+    asyncio.run(main())
+
+
+def test_requests_that_are_prepared_while_their_model_is_removed_do_not_hang(tmp_path: Path) -> None:
+    tiny = tiny_models.make("llama", tmp_path / "tiny", max_position_embeddings=tiny_models.LONG_CONTEXT)
+    texts = ["word " * SHORT_TEXT] * 3 * MAX_BATCH  # several batches for the tokenizer's thread
+
+    async def main() -> None:
+        models = models_of(tmp_path, {"name": "far", "upstream": NOBODY})
+        entry = {"name": "near", "model": str(tiny), "kv_memory": "10MB", "load": "demand"}
+        model = await models.add(entry, trusted=True)
+        asked = [Request(id=f"r{place}", params=SamplingParams(), text=text) for place, text in enumerate(texts)]
+        preparing = [asyncio.create_task(model.prepare([one])) for one in asked]
+        await asyncio.sleep(0)
+        await models.remove(model)
+        async with asyncio.timeout(PATIENCE_S):
+            calls = await asyncio.gather(*preparing)
+        assert len(calls) == len(texts)
+        for late in (model.prepare(asked[:1]), model.submit(calls[0])):
+            with pytest.raises(ModelNotFound, match="the model 'near' has been removed"):
+                await late
 
     asyncio.run(main())
 
