@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 from helpers.store_samples import write_gguf
 from penstock.cli import penstock
 from penstock.cli.ps import _figures, _state, _until
+from penstock.cli.remote import TIMEOUT_S, Remote
+from penstock.cli.sleep import CHANGE_S
 from penstock.errors import ModelNotFound
 from penstock.store import sidecar
 from penstock.store.catalogue import CATALOGUE
@@ -71,6 +73,18 @@ def test_help_groups_every_command() -> None:
     text = call("--help").output
     for heading in ("Talk to a model", "Models on this machine", "Servers", "Planning"):
         assert f"{heading}:" in text
+
+
+def test_a_change_of_a_served_model_may_take_as_long_as_it_takes_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def post(remote: Remote, path: str, body: object, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+        asked.append((path, timeout_s))
+        return {"id": "m", "state": "ready"}
+
+    monkeypatch.setattr(Remote, "post", post)
+    assert [call(command, "m").output for command in ("wake", "sleep", "stop")] == ["m: ready\n"] * 3
+    assert asked == [(f"{path}?model=m", CHANGE_S) for path in ("/wake_up", "/sleep", "/admin/unload")]
 
 
 def test_figures_of_a_served_model() -> None:
