@@ -237,7 +237,8 @@ class ReplicaSet:
         await self._settle()
         try:
             for replica in self.replicas:
-                await replica.sleep()
+                if replica.state is not State.ASLEEP:
+                    await replica.sleep()
         except EngineDied:
             await self.wake()
             raise

@@ -157,6 +157,9 @@ def test_all_go_to_sleep_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
         replicas.supervise(1000.0)
         await replicas.sleep()
         assert {one.state for one in replicas.replicas} == {State.ASLEEP}
+        await replicas.replicas[1].wake()
+        await replicas.sleep()
+        assert {one.state for one in replicas.replicas} == {State.ASLEEP}
         await replicas.wake()
         engines[1].die()
         await until(lambda: replicas.replicas[1].state is State.RESTARTING)
