@@ -105,12 +105,8 @@ def upstream_model(
     journal: Listener | None = None,
 ) -> UpstreamModel:
     """A model of another server. `tokenizer` is a source of models whose tokenizer counts its tokens."""
-    from penstock.deployment.protocol import CAPABILITIES
     from penstock.deployment.upstream_model import UpstreamModel
 
-    if unknown := sorted(set(endpoint.capabilities) - set(CAPABILITIES)):
-        known = ", ".join(CAPABILITIES)
-        raise InvalidSetting(f"{card.name}: capabilities: {unknown[0]!r} is none of {known}", param="capabilities")
     counter = None
     if tokenizer is not None:
         from penstock.tokenize.tokenizer import Tokenizer

@@ -233,13 +233,13 @@ class ReplicaSet:
     # --- their work
 
     async def sleep(self) -> None:
-        """All of them or none: raises EngineDied while one is not there."""
+        """All of them or none: raises what keeps one from it, such as EngineDied."""
         await self._settle()
         try:
             for replica in self.replicas:
                 if replica.state is not State.ASLEEP:
                     await replica.sleep()
-        except EngineDied:
+        except PenstockError:
             await self.wake()
             raise
 

@@ -154,7 +154,11 @@ def load(
             raise InvalidSetting("models on the command line and [[models]] exclude each other", param="models")
         raw_entries = [{"name": source_name(source), "model": source} for source in models]
     for section, entries in content.items():
-        if section not in values or not isinstance(entries, dict):
+        if section not in values and section in SECTIONS:
+            raise InvalidSetting(f"{file}: {section} is a setting: it goes under [{SECTIONS[section]}]", param=section)
+        if section in values and not isinstance(entries, dict):
+            raise InvalidSetting(f"{file}: {section} must be a table: [{section}]", param=section)
+        if section not in values:
             known = f"{', '.join(values)}, [[models]], [[routes]], [[safety]]"
             raise InvalidSetting(f"{file}: unknown section [{section}]; known: {known}", param=section)
         values[section].update(entries)

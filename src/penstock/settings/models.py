@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,6 +30,10 @@ from penstock.settings.sections import (
 from penstock.system import typed
 
 ENGINE_SECTIONS = ("model", "cache", "schedule", "engine")
+Capability = Literal[
+    "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids", "extensions"
+]  # extensions: fields beside those of OpenAI's API, as vLLM and Penstock have them
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 Seconds = Annotated[float, Meta(gt=0)]
 DEFAULT_KEEP_ALIVE = "5m"  # of a model whose `min_replicas` is 0
 _NAME = re.compile(r"[^\s@,][^\s@,]*")
@@ -195,6 +199,9 @@ def check_entry(entry: ModelEntry, here: str, owners: dict[str, str]) -> None:
     if entry.context_defaults is not None and (conflict := entry.context_defaults.conflict()) is not None:
         field = f"context_defaults.{conflict[0]}"
         raise InvalidSetting(f"{here}: {field} {conflict[1]}", param=field)
+    if unknown := sorted(set(entry.capabilities) - set(CAPABILITIES)):
+        known = ", ".join(CAPABILITIES)
+        raise InvalidSetting(f"{here}: capabilities: {unknown[0]!r} is none of {known}", param="capabilities")
     if entry.keep_alive is not None:
         parse_duration(entry.keep_alive, f"{here}: keep_alive")
     _check_scaling(entry, here)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 from msgspec.structs import replace
 
 from penstock import composition
-from penstock.errors import PenstockError
+from penstock.errors import InvalidSetting, ModelNotFound, PenstockError
 from penstock.settings import ModelEntry, Settings, settings_of
 from penstock.settings.models import entry_label
 from penstock.startup import preflight
@@ -14,6 +16,7 @@ from penstock.startup.adapters import find_adapters
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
+from penstock.store.resolve import check_name
 
 
 class FoundModel(msgspec.Struct):
@@ -22,6 +25,18 @@ class FoundModel(msgspec.Struct):
     entry: ModelEntry
     files: ModelFiles | None = None
     adapters: dict[str, AdapterFiles] = {}  # by name
+
+
+def check_names(settings: Settings) -> None:
+    """Raises ModelNotFound, before anything is downloaded, for a source that can be none."""
+    if not settings.models:
+        check_name(settings.model.model)
+    for number, entry in enumerate(settings.models):
+        if entry.upstream is None:
+            try:
+                check_name(entry.model.model)
+            except ModelNotFound as error:
+                raise ModelNotFound(f"{entry_label(number, entry.name)}: {error.message}", param="model") from None
 
 
 def find_models(settings: Settings, progress: Progress | None = None) -> list[FoundModel]:
@@ -40,6 +55,7 @@ def find_model(
 ) -> FoundModel:
     """Raises errors of the model's settings that name the entry. `number`: in the settings."""
     if entry.upstream is not None:
+        upstream_key(entry, entry_label(number, entry.name))
         return FoundModel(entry)
     own = settings_of(settings, entry)
     try:
@@ -51,3 +67,14 @@ def find_model(
     except PenstockError as error:
         raise type(error)(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     return FoundModel(entry, files, adapters)
+
+
+def upstream_key(entry: ModelEntry, here: str) -> str | None:
+    """The key for an upstream, from the environment. `here`: how errors name the entry."""
+    if entry.api_key_env is None:
+        return None
+    if not (key := os.environ.get(entry.api_key_env)):
+        raise InvalidSetting(
+            f"{here}: api_key_env: the environment variable {entry.api_key_env} is not set", param="api_key_env"
+        )
+    return key

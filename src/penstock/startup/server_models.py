@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, se
 from penstock.settings.models import entry_label, parse_duration, served_names
 from penstock.settings.server import MAX_FRONTENDS
 from penstock.startup import preflight
-from penstock.startup.find_models import FoundModel, find_model
+from penstock.startup.find_models import FoundModel, find_model, upstream_key
 from penstock.startup.sharing import (
     GPU_FRACTION,
     Claim,
@@ -180,20 +179,12 @@ class ServerModels:
         from penstock.deployment.upstream_endpoint import DEFAULT_CAPABILITIES, Endpoint
 
         assert entry.upstream is not None
-        key = None
-        if entry.api_key_env is not None:
-            key = os.environ.get(entry.api_key_env)
-            if not key:
-                raise InvalidSetting(
-                    f"{entry.name}: api_key_env: the environment variable {entry.api_key_env} is not set",
-                    param="api_key_env",
-                )
         capabilities: Any = frozenset(entry.capabilities) or DEFAULT_CAPABILITIES
         endpoint = Endpoint(
             name=entry.name,
             url=entry.upstream,
             model=entry.upstream_model or entry.name,
-            key=key,
+            key=upstream_key(entry, entry.name),
             capabilities=capabilities,
             max_tokens_field=entry.max_tokens_field,
             connect_s=entry.connect_s,

@@ -125,6 +125,8 @@ def _host_fraction(claims: Sequence[Claim], index: int) -> float:
 
 def _place(claim: Claim, machine: Machine) -> list[tuple[int, ...]]:
     """The GPUs of each replica."""
+    if not claim.on_gpu and claim.gpus:
+        raise InvalidSetting(f"{claim.label}: gpus: the model runs on a CPU: leave it out", param="gpus")
     if not claim.on_gpu:
         return []
     if claim.gpus and max(claim.gpus) >= machine.gpus:

@@ -75,6 +75,10 @@ def test_one_model_has_no_entries(tmp_path: Path) -> None:
         ('name = "a"\nupstream = "http://h/v1"\nreplicas = 2', "replicas is a field of a model of this server"),
         ('name = "a"\nupstream = "http://h/v1"\nthreads = 2', "threads is a field of a model of this server"),
         ('name = "a"\nupstream = "http://h/v1"\nkv_memory = "1GiB"', "kv_memory is a field of a model of this server"),
+        (
+            'name = "a"\nupstream = "http://h/v1"\ncapabilities = ["fly"]',
+            r"\(a\): capabilities: 'fly' is none of chat, ",
+        ),
         ('name = "a"\nmodel = "x"\napi_key_env = "K"', "api_key_env is a field of an upstream"),
         ('name = "a"\nmodel = "x"\nthreads = 0', r"models\[0\] \(a\): threads must be a whole number >= 1"),
         ('name = "a"\nmodel = "x"\nthread = 1', "there is no setting thread; did you mean threads"),

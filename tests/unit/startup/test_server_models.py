@@ -12,12 +12,12 @@ from helpers import tiny_models
 from helpers.scripted_upstream import Exchange, ScriptedUpstream, answer, usage
 from helpers.server_process import PATIENCE_S
 from penstock.deployment.replica_set import ReplicaSet
-from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory
+from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, OutOfMemory
 from penstock.flow import Request, SamplingParams
 from penstock.gateway.route_model import RouteModel
 from penstock.gateway.router import Router
 from penstock.settings import load
-from penstock.startup.find_models import find_models
+from penstock.startup.find_models import check_names, find_models
 from penstock.startup.server_models import ServerModels
 from penstock.tokenize.batch import MAX_BATCH, SHORT_TEXT
 
@@ -142,3 +142,12 @@ def test_what_is_wrong_with_an_entry_is_the_client_s_fault(
     assert caught.value.param == param
     with pytest.raises(ModelNotFound):
         models.registry.find("new")
+
+
+def test_what_is_wrong_with_a_file_s_entries_is_found_before_any_engine_starts(tmp_path: Path) -> None:
+    entry = {"name": "far", "upstream": NOBODY, "api_key_env": "NO_SUCH_KEY"}
+    with pytest.raises(InvalidSetting, match=r"^models\[0\] \(far\): api_key_env: the environment"):
+        models_of(tmp_path, entry)
+    (tmp_path / "penstock.toml").write_text('[[models]]\nname = "near"\nmodel = "/nowhere"')
+    with pytest.raises(ModelNotFound, match=r"^models\[0\] \(near\): no model '/nowhere'"):
+        check_names(load({}, environ={}, file=tmp_path / "penstock.toml"))

@@ -43,6 +43,11 @@ def test_a_model_on_demand_does_not_shrink_the_others() -> None:
     ]  # fmt: skip
 
 
+def test_gpus_of_a_model_that_runs_on_a_cpu() -> None:
+    with pytest.raises(InvalidSetting, match="a: gpus: the model runs on a CPU"):
+        share_machine([claim("a")._replace(gpus=(0,))], EIGHT)
+
+
 def test_more_threads_than_cores() -> None:
     with pytest.raises(InvalidSetting, match="a: threads: all replicas together ask for 10 threads, but there are 8"):
         share_machine([claim("a", threads=3, replicas=2), claim("b", threads=4)], EIGHT)
