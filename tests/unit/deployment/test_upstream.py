@@ -483,6 +483,18 @@ def test_a_request_that_was_prepared_when_its_model_was_removed() -> None:
     asyncio.run(main())
 
 
+def test_an_empty_reason_is_no_end() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.start_events()
+        await exchange.event(delta(content="Hel", finish=""))
+        await exchange.event(delta(content="lo", finish="stop"))
+        await exchange.event(HELLO)
+        await exchange.end_events()
+
+    done = completion(run(script))
+    assert (done.text, done.finish) == ("Hello", FinishReason.END)
+
+
 def test_a_server_that_stops_ends_all_in_an_error() -> None:
     ticket, _ = cancelled(lambda model, _: model.end_all("the server is shutting down"))
     assert ticket.error is not None
