@@ -20,12 +20,13 @@ from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
     from penstock.deployment.local_model import LocalModel
-    from penstock.deployment.protocol import Capability, ModelCard
+    from penstock.deployment.protocol import ModelCard
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.upstream_endpoint import Endpoint
     from penstock.deployment.upstream_model import UpstreamModel
     from penstock.observe.events import Emit, Listener
     from penstock.pipeline import Pipeline
+    from penstock.settings.models import Capability
     from penstock.tokenize.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
