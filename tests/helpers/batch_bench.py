@@ -14,7 +14,7 @@ from penstock.batch.data_folder import DATABASE, DataFolder
 from penstock.batch.limiter import Capacity
 from penstock.batch.manager import BatchManager
 from penstock.batch.protocol import BatchData
-from penstock.batch.records import Batch, LineRequest, new_id
+from penstock.batch.records import Batch, LineAnswer, LineRequest, new_id
 from penstock.errors import ModelNotFound
 
 CHAT = "/v1/chat/completions"
@@ -39,6 +39,7 @@ class Bench:
         self.asked: list[str] = []  # the messages of the lines, in the order in which they came
         self.capacity: Capacity | None = Capacity(slots, 0)
         self.statuses: dict[str, list[int]] = {}  # of the next answers to a line; 200 without
+        self.says_when = False  # whether answers that are no success have a Retry-After
         self.gate = asyncio.Event()  # answers wait for it
         self.gate.set()
         self.answered_at_once: set[str] = set()  # lines that pass the gate
@@ -61,14 +62,14 @@ class Bench:
             raise ModelNotFound(f"the model {name!r} does not exist", param="model")
         return name
 
-    async def dispatch(self, request: LineRequest) -> tuple[int, bytes]:
+    async def dispatch(self, request: LineRequest) -> LineAnswer:
         text = json.loads(request.body)["messages"][0]["content"]
         self.asked.append(text)
         if text not in self.answered_at_once:
             await self.gate.wait()
         status = self.statuses.get(text, []).pop(0) if self.statuses.get(text) else 200
         answer = {"echo": text, "usage": USAGE} if status == 200 else {"error": {"message": "wrong"}}
-        return status, json.dumps(answer).encode()
+        return LineAnswer(status, json.dumps(answer).encode(), self.says_when and status != 200)
 
     async def restart(self) -> None:
         """A new server over the same folder."""

@@ -95,9 +95,20 @@ class JournalDriver:
         start = self.now
         self.tell(events.Flushed(name, self.later(seconds), start, num_bytes))
 
-    def finish(self, name: str, finish: FinishReason = FinishReason.LENGTH, code: str | None = None) -> None:
+    def finish(
+        self,
+        name: str,
+        finish: FinishReason = FinishReason.LENGTH,
+        code: str | None = None,
+        prompt: int | None = None,
+        cached: int = 0,
+    ) -> None:
+        """`prompt` and `cached`: tokens, as an upstream has counted them."""
         number = self.open.pop(name)
-        ended = events.Ended(number, finish, None, 40, 0, 3, "the answer" if self.journal.keep_texts else None)
+        sequence = self.journal.sequences.get(number)
+        prompt = (sequence.prompt_tokens if sequence is not None else 40) if prompt is None else prompt
+        text = "the answer" if self.journal.keep_texts else None
+        ended = events.Ended(number, finish, None, prompt, cached, 3, text)
         self.tell(events.Finished(name, self.now, [ended], code, code and "it broke"))
 
     def serve(self, name: str, *, tokens: int = 3, tenant: str = "", **options: object) -> None:

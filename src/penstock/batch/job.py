@@ -27,9 +27,9 @@ Answer = TypeVar("Answer")
 FindModelOf = Callable[[Batch, str], str]  # as `input_file.FindModel`, among the models of the batch's key
 
 PORTION = 256  # lines read from the store at once
-QUEUE_FULL, ENGINE_DIED = 429, 503
-RETRIED_STATUSES = (QUEUE_FULL, ENGINE_DIED)
-MAX_ATTEMPTS = 3  # of a line at which the engine dies
+QUEUE_FULL, UPSTREAM_FAILED, ENGINE_DIED, UPSTREAM_TIMEOUT = 429, 502, 503, 504
+FAILURES = (UPSTREAM_FAILED, ENGINE_DIED, UPSTREAM_TIMEOUT)
+MAX_ATTEMPTS = 3  # of a line at which the engine dies or the upstream fails
 RETRY_S, LONGEST_RETRY_S = 1.0, 60.0  # between two attempts: doubled each time
 
 
@@ -130,21 +130,24 @@ class BatchJob:
         await self._results.write(await self._answer(line, body_of(raw)))
 
     async def _answer(self, line: Line, body: bytes) -> Result:
-        limiter, deaths, wait_s = self._environment.limiters.of(line.model), 0, RETRY_S
+        limiter, failures, wait_s = self._environment.limiters.of(line.model), 0, RETRY_S
         while True:
             request = LineRequest(self.batch, new_id("req-"), body, line.number)
-            status, response = await self._environment.dispatch(request)
-            deaths += status == ENGINE_DIED
-            if status not in RETRIED_STATUSES or deaths >= MAX_ATTEMPTS:
+            answer = await self._environment.dispatch(request)
+            status = answer.status
+            # An upstream that failed too often is not asked for a while, and that says nothing about the line.
+            waits = status == QUEUE_FULL or (status == UPSTREAM_FAILED and answer.says_when)
+            failures += status in FAILURES and not waits
+            if not (waits or status in FAILURES) or failures >= MAX_ATTEMPTS:
                 break
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
             while limiter.limit() < 1:  # the engine restarts, or has too much to do
                 await asyncio.sleep(RETRY_S)
-        output = output_line(line.custom_id, status, request.request_id, response)
+        output = output_line(line.custom_id, status, request.request_id, answer.body)
         failed = not 200 <= status < 300
         self._environment.lines["failed" if failed else "completed"] += 1
-        return Result(line.number, output, failed, usage_of(response))
+        return Result(line.number, output, failed, usage_of(answer.body))
 
     async def _in_database(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         answer: Answer = await self._environment.in_database_thread(call, *arguments)

@@ -108,8 +108,16 @@ class LeaseLost(Exception):
     """Another server works on the batch."""
 
 
-# Answers a line as an interactive request is answered: status and body.
-Dispatch = Callable[[LineRequest], Awaitable[tuple[int, bytes]]]
+class LineAnswer(msgspec.Struct, frozen=True):
+    """What the routes answered to a line."""
+
+    status: int
+    body: bytes
+    says_when: bool = False  # it has a Retry-After
+
+
+# Answers a line as an interactive request is answered.
+Dispatch = Callable[[LineRequest], Awaitable[LineAnswer]]
 
 
 def new_id(prefix: str) -> str:

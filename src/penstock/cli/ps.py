@@ -12,6 +12,8 @@ from penstock.cli.remote import Remote, server_option
 from penstock.cli.text import size_text, time_text
 from penstock.errors import Forbidden
 
+CIRCUITS = {"open": "circuit open", "half_open": "circuit half open", "held": "asked for a pause"}
+
 
 @click.command()
 @server_option
@@ -44,10 +46,17 @@ def _print(listed: list[dict[str, Any]]) -> None:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("until", no_wrap=True)
     for model in listed:
-        state = Text(model["state"], style="green" if model["state"] == "ready" else "yellow")
+        state = _state(model)
+        shown = Text(state, style="green" if state == "ready" else "yellow")
         context = f"{model['max_model_len']:,}" if model.get("max_model_len") else ""
-        table.add_row(Text(model["id"], style="bold"), state, *_figures(model), context, _until(model))
+        table.add_row(Text(model["id"], style="bold"), shown, *_figures(model), context, _until(model))
     Console(highlight=False).print(table)
+
+
+def _state(model: dict[str, Any]) -> str:
+    """With what keeps requests from its deployments."""
+    circuits = {part["breaker"]["state"] for part in model.get("deployments", [])}
+    return ", ".join([model["state"], *(text for name, text in CIRCUITS.items() if name in circuits)])
 
 
 def _figures(model: dict[str, Any]) -> list[str]:

@@ -34,8 +34,8 @@ from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
-from penstock.startup.server_models import FoundModel, ServerModels, find_models
-from penstock.store.resolve import check_name
+from penstock.startup.find_models import FoundModel, check_names, find_models
+from penstock.startup.server_models import ServerModels
 from penstock.system import gc_control
 from penstock.system.daemon_thread import run_in_daemon_thread
 from penstock.system.heap import trim_heap
@@ -100,9 +100,7 @@ def _start(values: dict[str, Any]) -> None:
         from penstock.observe.trace.otel import exporter_class
 
         exporter_class()  # raises here if the package is missing, not after the engine has started
-    for entry in settings.models or (settings,):  # before the port: an unknown model is reported first
-        if getattr(entry, "upstream", None) is None:
-            check_name(entry.model.model)
+    check_names(settings)  # before the port: an unknown model is reported first
     frontends = frontend_count(settings)
     listener = bind(settings.serve, shared=frontends > 1)
     cluster = None

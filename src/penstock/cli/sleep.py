@@ -9,6 +9,8 @@ import click
 from penstock.cli.options import debug_option
 from penstock.cli.remote import Remote, server_option
 
+CHANGE_S = 600.0  # requests end first, and a large model is loaded for minutes
+
 
 @click.command()
 @click.argument("model", required=False)
@@ -22,5 +24,5 @@ def sleep(model: str | None, url: str, api_key: str | None) -> None:
 def change_state(path: str, model: str | None, remote: Remote) -> None:
     """Show the state of the model after that."""
     query = "" if model is None else "?" + urlencode({"model": model})
-    found = remote.post(path + query, {})
+    found = remote.post(path + query, {}, CHANGE_S)
     click.echo(f"{found['id']}: {found['state']}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid
+from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid, PenstockError
 from penstock.flow import SamplingParams
 from penstock.flow.identity import SequenceNumbers
 from penstock.settings import Settings
@@ -20,12 +20,13 @@ from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
     from penstock.deployment.local_model import LocalModel
-    from penstock.deployment.protocol import Capability, ModelCard
+    from penstock.deployment.protocol import ModelCard
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.upstream_endpoint import Endpoint
     from penstock.deployment.upstream_model import UpstreamModel
     from penstock.observe.events import Emit, Listener
     from penstock.pipeline import Pipeline
+    from penstock.settings.models import Capability
     from penstock.tokenize.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -105,19 +106,18 @@ def upstream_model(
     journal: Listener | None = None,
 ) -> UpstreamModel:
     """A model of another server. `tokenizer` is a source of models whose tokenizer counts its tokens."""
-    from penstock.deployment.protocol import CAPABILITIES
     from penstock.deployment.upstream_model import UpstreamModel
 
-    if unknown := sorted(set(endpoint.capabilities) - set(CAPABILITIES)):
-        known = ", ".join(CAPABILITIES)
-        raise InvalidSetting(f"{card.name}: capabilities: {unknown[0]!r} is none of {known}", param="capabilities")
     counter = None
     if tokenizer is not None:
         from penstock.tokenize.tokenizer import Tokenizer
 
-        files = resolve(tokenizer, weights=False)
+        try:
+            files = resolve(tokenizer, weights=False)
+        except PenstockError as error:
+            raise type(error)(f"{card.name}: tokenizer: {error.message}", param="tokenizer") from None
         if files.tokenizer is None:
-            raise ModelInvalid(f"{tokenizer} has no tokenizer", param="tokenizer")
+            raise ModelInvalid(f"{card.name}: tokenizer: {tokenizer} has none", param="tokenizer")
         counter = Tokenizer.load(files.tokenizer)
     return UpstreamModel(endpoint, card, numbers, counter, None if journal is None else journal.record)
 

@@ -28,6 +28,13 @@ class EngineQueries:
         self._waiting[self.send(kind, **arguments)] = answer
         return answer
 
+    def fail_all(self, error: PenstockError) -> None:
+        """The engine has died, or is closed: nobody answers any more."""
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+
     def resolve(self, reply: Reply) -> None:
         answer = self._waiting.pop(reply.id, None)
         if answer is None or answer.done():

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.deployment.protocol import Call, Deployment, ModelCard, PromptCount, State
 from penstock.deployment.replica_set import ReplicaSet
 from penstock.deployment.ticket import Ticket
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, ModelNotFound
 from penstock.flow import Request, Vocabulary
 from penstock.pipeline import Pipeline, check_ids, prompt_field
 from penstock.prompt.chat_format import ChatFormat
@@ -52,7 +52,10 @@ class LocalModel:
         self._encoder = BatchEncoder(tokenizer)
         replicas.add_ready_listener(self._adopt_facts)
         self.ensure_loaded: Callable[[], Awaitable[None]] | None = None  # `deployment.residency`; None: it always is
+        self.end_waiting: Callable[[str], None] | None = None  # ends the requests that wait in `ensure_loaded`
         self.keep_alive: Callable[[float | None], None] | None = None  # sets how long it stays loaded when idle
+        self.removed = False  # no more requests; those it has go on
+        self.preparing = 0  # calls of `prepare` under way
 
     @property
     def name(self) -> str:
@@ -88,13 +91,19 @@ class LocalModel:
         return self.pipeline.chat_format
 
     async def prepare(self, requests: list[Request]) -> Call:
+        if self.removed:
+            raise ModelNotFound(f"the model {self.name!r} has been removed", param="model")
         count = sum(request.params.n for request in requests)
         limit = min(MAX_CHOICES, self._max_waiting + self.replicas.facts.get("max_sequences", MAX_CHOICES))
         if count > limit:  # a retry could never succeed
             raise InvalidRequest(
                 f"the request asks for {count} choices, n times its prompts; at most {limit}", param="n"
             )
-        return Call(requests, await self._accept(requests))
+        self.preparing += 1
+        try:
+            return Call(requests, await self._accept(requests))
+        finally:
+            self.preparing -= 1
 
     async def submit(self, call: Call) -> Ticket:
         if self.ensure_loaded is not None:
@@ -103,6 +112,8 @@ class LocalModel:
 
     def end_all(self, why: str) -> None:
         self.replicas.end_all(why)
+        if self.end_waiting is not None:
+            self.end_waiting(why)
 
     def close(self) -> None:
         """Threads and processes of the pipeline; the replicas are closed before or after that."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,16 +21,12 @@ from penstock.deployment.ticket import Ticket
 from penstock.flow import Request, Vocabulary
 from penstock.flow.identity import Source
 from penstock.flow.routing import RouteRecord
+from penstock.settings.models import Capability
 from penstock.stream.active_request import ActiveRequest
 
 if TYPE_CHECKING:
     from penstock.deployment.handoff import Handoff
     from penstock.prompt.chat_format import ChatFormat
-
-Capability = Literal[
-    "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids", "extensions"
-]  # extensions: fields beside those of OpenAI's API, as vLLM and Penstock have them
-CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 
 
 class State(StrEnum):

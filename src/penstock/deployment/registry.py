@@ -117,7 +117,7 @@ class ModelRegistry:
             raise ModelNotFound(
                 f"the model {model.card.name!r} has no adapter {adapter[:128]!r}{others}", param="model"
             )
-        names = [model.card.name for model in self]
+        names = list(self._models)  # not by their cards: that of a route looks for its models here
         others = f"; this server has {_listed(names)}" if names else ""
         raise ModelNotFound(f"the model {name[:128]!r} does not exist{others}", param="model")
 

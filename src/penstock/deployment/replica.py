@@ -56,7 +56,7 @@ class Replica:
         self.name = f"{source.model}/{source.replica}"
         self.card = card or ModelCard(name=source.model)
         self._report = report
-        self.find_peer: Callable[[Ticket], Replica | None] = _no_peer  # that can take over a ticket
+        self.find_peer: Callable[[Ticket], Replica | None] = lambda ticket: None  # that can take over a ticket
         self._ready_listeners: list[Callable[[dict[str, Any]], None]] = []
         self._state = State.STARTING
         self.draining = False  # it finishes what it has and takes nothing new
@@ -141,6 +141,7 @@ class Replica:
         if self._state is State.CLOSED:
             return False
         self._state = State.CLOSED
+        self._queries.fail_all(EngineDied("the engine is closed"))
         self._outbox.clear()
         self._unwatch()
         return True
@@ -284,7 +285,7 @@ class Replica:
     async def ask(self, kind: str, **arguments: Any) -> Any:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
         if self._state is not State.READY:
-            raise EngineDied("the engine is not ready")
+            raise EngineDied(f"the engine is not ready, but {self.state.value}")
         return await self._queries.ask(kind, **arguments)
 
     def tell(self, kind: str, **arguments: Any) -> None:
@@ -378,6 +379,7 @@ class Replica:
         self._dispatcher.flush()
         if self._engine.dead is not None and self._state in (State.READY, State.ASLEEP):
             self._state = State.RESTARTING
+            self._queries.fail_all(EngineDied(self._engine.dead))
             self.hand_off()
         if self._state is not State.READY:  # waiters wait for a change away from READY or back to it
             self._changed.set()
@@ -394,7 +396,3 @@ class Replica:
         else:
             self._hang_watch.signs += 1
             self._dispatcher.dispatch(message, self._orphan)
-
-
-def _no_peer(ticket: Ticket) -> None:
-    """Of the only replica."""

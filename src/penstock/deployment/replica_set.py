@@ -233,9 +233,15 @@ class ReplicaSet:
     # --- their work
 
     async def sleep(self) -> None:
+        """All of them or none: raises what keeps one from it, such as EngineDied."""
         await self._settle()
-        for replica in self.replicas:
-            await replica.sleep()
+        try:
+            for replica in self.replicas:
+                if replica.state is not State.ASLEEP:
+                    await replica.sleep()
+        except PenstockError:
+            await self.wake()
+            raise
 
     async def wake(self) -> None:
         await asyncio.gather(*(replica.wake() for replica in self.replicas))

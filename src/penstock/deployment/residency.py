@@ -5,7 +5,8 @@
 
 A request for a model that is not loaded, or asleep, waits until it is ready. If there is no room, models that are not
 pinned make way, the least recently used first: a busy one takes no more requests (they wait for its return), finishes
-those it has, and is unloaded then. So nothing is lost when models are swapped under load.
+those it has, and is unloaded then. So nothing is lost when models are swapped under load. A load that has begun goes on
+if its client disconnects: it is not the client's, others wait for it too.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
-from penstock.errors import InvalidRequest, OutOfMemory
+from penstock.errors import InvalidRequest, ModelNotFound, OutOfMemory, PenstockError, ShuttingDown
 from penstock.startup.preflight import readable
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks for idle models
 DRAIN_LOOK_S = 0.01
+
+
+@dataclass(slots=True, eq=False)
+class Coming:
+    """A model that is being loaded or woken for the requests that wait for it."""
+
+    done: asyncio.Future[Exception | None]  # what kept it from that
+    waiting: int = 0  # requests
+    task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +51,7 @@ class Resident:
     used: float = 0.0  # when a request last came or ended
     expires_s: float | None = field(default=None)  # keep_alive of the last request that named one; else `keep_alive_s`
     changing: bool = False  # it is being loaded, or finishes its requests to be unloaded: new ones wait
+    coming: Coming | None = None
 
     @property
     def loaded(self) -> bool:
@@ -49,6 +60,11 @@ class Resident:
     @property
     def asleep(self) -> bool:
         return self.model.replicas.state is State.ASLEEP
+
+    @property
+    def sleepers(self) -> bool:
+        """Whether any replica is asleep: one that died meanwhile has come back awake."""
+        return any(replica.state is State.ASLEEP for replica in self.model.replicas.replicas)
 
 
 class Residency:
@@ -75,6 +91,7 @@ class Residency:
         resident.expires_s = resident.keep_alive_s
         resident.used = self._clock()
         resident.model.ensure_loaded = lambda: self.ensure_loaded(resident)
+        resident.model.end_waiting = lambda why: _end_waiting(resident, why)
         if not resident.pinned and not resident.keeps_replicas:
             resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
 
@@ -82,32 +99,63 @@ class Residency:
         return self._residents[model.base.name]
 
     def expires_in(self, model: LocalModel) -> float | None:
-        """Seconds until the model is unloaded if no request comes; None: never."""
+        """Seconds until the model is unloaded if no request comes; None: never, or it is not loaded."""
         resident = self._residents.get(model.base.name)
-        if resident is None or resident.pinned or resident.expires_s is None:
+        if resident is None or resident.pinned or resident.expires_s is None or not resident.loaded:
             return None
         return max(0.0, resident.used + resident.expires_s - self._clock())
 
     async def remove(self, model: LocalModel) -> None:
-        """Finishes its requests first."""
+        """Finishes its requests first; those that still wait for it to be loaded end in ModelNotFound."""
         resident = self.find(model)
+        model.removed = True
         async with self._changing:
             await self._unload(resident, "the model is removed")
             del self._residents[model.name]
 
     async def ensure_loaded(self, resident: Resident) -> None:
-        """Called for each request: returns at once if the model is there."""
+        """Called for each request: returns at once if the model is there. Raises what keeps it from being loaded."""
         resident.used = self._clock()
-        if resident.loaded and not resident.changing and not resident.asleep:
+        if resident.loaded and not resident.changing and not resident.sleepers:
             return
-        async with self._changing:
-            if not resident.loaded:
-                await self._make_room(resident)
-                await self._load(resident)
-            elif resident.asleep:
-                await self._make_room(resident)
-                await resident.model.replicas.wake()
+        if (coming := resident.coming) is None:
+            coming = resident.coming = Coming(asyncio.get_running_loop().create_future())
+            coming.task = asyncio.create_task(self._bring(resident, coming))
+        coming.waiting += 1
+        try:
+            error = await asyncio.shield(coming.done)
+        finally:
+            coming.waiting -= 1
+        if isinstance(error, PenstockError):  # one for each request: they are changed on the way to the client
+            raise type(error)(error.message, param=error.param)
+        if error is not None:
+            raise error
         resident.used = self._clock()
+
+    async def _bring(self, resident: Resident, coming: Coming) -> None:
+        """Load or wake it, and hold on to it until all that waited for it have been submitted."""
+        error: Exception | None = None
+        async with self._changing:
+            try:
+                await self._load_or_wake(resident)
+            except Exception as failure:
+                error = failure
+            resident.coming = None
+            if not coming.done.done():
+                coming.done.set_result(error)
+            while coming.waiting:
+                await asyncio.sleep(0)
+
+    async def _load_or_wake(self, resident: Resident) -> None:
+        if resident.model.removed:
+            raise ModelNotFound(f"the model {resident.model.name!r} has been removed", param="model")
+        if not resident.loaded:
+            await self._make_room(resident)
+            await self._load(resident)
+        elif resident.sleepers:
+            if resident.asleep:
+                await self._make_room(resident)
+            await resident.model.replicas.wake()
 
     async def unload(self, model: LocalModel) -> None:
         """On request; finishes its requests first. Raises InvalidRequest for a pinned model."""
@@ -183,19 +231,29 @@ class Residency:
             resident.changing = False
 
     async def _make_room(self, wanted: Resident) -> None:
-        """Unload others until the model fits. Raises OutOfMemory, which says what would have to go."""
-        while (lack := self._lack(wanted)) is not None:
-            loaded = [one for one in self._residents.values() if one.loaded and not one.asleep]
-            others = [one for one in loaded if not one.pinned and one is not wanted]
-            if not others:
-                raise OutOfMemory(f"{wanted.model.name} cannot be loaded: {lack}", param="model")
+        """Unload others until the model fits. Raises OutOfMemory, which says what would have to go; if it would not fit
+        without them either, they stay."""
+        others = self._in_memory(pinned=False)
+        self._check_room(wanted, self._in_memory(pinned=True), sum(map(_used_bytes, others)))
+        while others and self._lack(wanted, self._in_memory()) is not None:
             oldest = min(others, key=lambda one: (bool(one.model.replicas.open), one.used))
             logger.info("unloading %s to make room for %s", oldest.model.name, wanted.model.name)
             await self._unload(oldest, f"{wanted.model.name} needs its room")
+            others = self._in_memory(pinned=False)
+        self._check_room(wanted, self._in_memory())
 
-    def _lack(self, wanted: Resident) -> str | None:
-        """What keeps it from being loaded now, and what would have to go; None: nothing."""
+    def _check_room(self, wanted: Resident, loaded: Sequence[Resident], freed: int = 0) -> None:
+        if (lack := self._lack(wanted, loaded, freed)) is not None:
+            raise OutOfMemory(f"{wanted.model.name} cannot be loaded: {lack}", param="model")
+
+    def _in_memory(self, *, pinned: bool | None = None) -> list[Resident]:
+        """Those that are loaded and not asleep. `pinned`: None: with those that are and those that are not."""
         loaded = [one for one in self._residents.values() if one.loaded and not one.asleep]
+        return loaded if pinned is None else [one for one in loaded if one.pinned is pinned]
+
+    def _lack(self, wanted: Resident, loaded: Sequence[Resident], freed: int = 0) -> str | None:
+        """What keeps it from being loaded beside `loaded`, once others have freed so many bytes, and what would have to
+        go; None: nothing."""
         named = ", ".join(one.model.name for one in loaded)
         if self._max_loaded is not None and len(loaded) >= self._max_loaded:
             return f"{self._max_loaded} models may be loaded at once, and {named} are pinned: unpin one of them"
@@ -208,15 +266,22 @@ class Residency:
                     "would have to go"
                 )
         free = self._free_bytes()
-        if wanted.needed_bytes > free:
+        if wanted.needed_bytes > free + freed:
             sizes = {one.model.name: _used_bytes(one) for one in loaded}
             holders = ", ".join(f"{name} {readable(size)}" for name, size in sizes.items())
-            missing = readable(wanted.needed_bytes - free)
+            more = f", {readable(freed)} more without the models that are not pinned" if freed else ""
             return (
-                f"it needs {readable(wanted.needed_bytes)}, and {readable(free)} are free: {missing} would have to go; "
-                + (f"loaded and pinned are {holders}" if holders else "no other model is loaded")
+                f"it needs {readable(wanted.needed_bytes)}, and {readable(free)} are free{more}: "
+                f"{readable(wanted.needed_bytes - free - freed)} would have to go; "
+                + (f"loaded and pinned are {holders}" if holders else "no pinned model is loaded")
             )
         return None
+
+
+def _end_waiting(resident: Resident, why: str) -> None:
+    """The server stops: requests do not wait for the model any longer."""
+    if resident.coming is not None and not resident.coming.done.done():
+        resident.coming.done.set_result(ShuttingDown(why))
 
 
 def _check_not_adapter(model: LocalModel) -> None:

@@ -23,7 +23,7 @@ from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_events import AnswerEvent, EventReader, decode_answer
 from penstock.deployment.upstream_request import UpstreamRequest
 from penstock.deployment.upstream_vocabulary import UpstreamVocabulary
-from penstock.errors import PenstockError, ShuttingDown, UpstreamFailed, UpstreamTimeout
+from penstock.errors import ModelNotFound, PenstockError, ShuttingDown, UpstreamFailed, UpstreamTimeout
 from penstock.flow import Chunk, Delta, FinishReason
 from penstock.flow.identity import Source
 from penstock.observe import events
@@ -59,6 +59,8 @@ class Upstream:
         return Load(open=len(self._open), open_tokens=sum(active.estimate for active in waiting))
 
     def submit(self, call: Call) -> Ticket:
+        if self.state is State.CLOSED:
+            raise ModelNotFound(f"the model {self.card.name!r} has been removed", param="model")
         ticket = Ticket(call.active_requests, self)
         self._emit_queued(ticket)
         slots = asyncio.Semaphore(MAX_CONCURRENT)

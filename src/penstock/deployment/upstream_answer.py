@@ -90,7 +90,7 @@ class AnswerReader:
         return CallDelta(index=known[theirs], id=piece.id or f"call_{known[theirs]}", name=name, arguments=arguments)
 
     def _finish(self, choice: AnswerChoice) -> tuple[FinishReason | None, str | None]:
-        if choice.finish_reason is None:
+        if not choice.finish_reason:  # some servers send an empty one until the end
             return None, None
         finish = _FINISH.get(choice.finish_reason)
         if finish is None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.deployment.protocol import Capability
 from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams, ToolUse
+from penstock.settings.models import Capability
 
 MAX_STOPS = 4  # of OpenAI's API
 

@@ -55,6 +55,8 @@ class UpstreamClient:
             raise UpstreamFailed(f"it cannot be reached: {_shown(error)}") from None
         except aiohttp.ServerTimeoutError:
             raise UpstreamTimeout("it did not answer in time") from None
+        except aiohttp.ClientPayloadError:
+            raise UpstreamFailed("its answer broke off") from None
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamFailed(f"the connection broke: {_shown(error)}") from None
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.deployment.protocol import Capability
+from penstock.settings.models import Capability
 
 # Of an upstream that declares none: what most servers of OpenAI's API have.
 DEFAULT_CAPABILITIES: frozenset[Capability] = frozenset(("chat", "tools", "structured_output"))

@@ -26,7 +26,8 @@ from penstock.http.app import build_frontend
 from penstock.http.service import Service
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry, Settings, settings_of
-from penstock.startup.server_models import FoundModel, ServerModels
+from penstock.startup.find_models import FoundModel
+from penstock.startup.server_models import ServerModels
 from penstock.store.adapter_spec import AdapterFiles
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@
                            ▲                        │ one probe at a time
                            └───────failure──────────┘ the pause doubles
 
-A deployment that asks for a pause (429 with Retry-After) is HELD for that time, which counts as no failure.
+A deployment that asks for a pause (429 with Retry-After) is HELD for that time, which counts as no failure. If that is
+its answer to a probe, the next probe waits for it.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        if self._opened is not None:
-            due = self._clock() >= self._opened + self._pause_s
-            return BreakerState.HALF_OPEN if due else BreakerState.OPEN
-        return BreakerState.HELD if self._clock() < self._held_until else BreakerState.CLOSED
+        now = self._clock()
+        if self._opened is not None and now < self._opened + self._pause_s:
+            return BreakerState.OPEN
+        if now < self._held_until:
+            return BreakerState.HELD
+        return BreakerState.CLOSED if self._opened is None else BreakerState.HALF_OPEN
 
     @property
     def blocked(self) -> str | None:
@@ -61,9 +64,8 @@ class CircuitBreaker:
     @property
     def wait_s(self) -> float:
         """Until a request may be sent again; 0: now."""
-        if self._opened is not None:
-            return max(0.0, self._opened + self._pause_s - self._clock())
-        return max(0.0, self._held_until - self._clock())
+        until = self._held_until if self._opened is None else max(self._held_until, self._opened + self._pause_s)
+        return max(0.0, until - self._clock())
 
     def begin(self) -> None:
         """A request is sent. While half open, it is the probe."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from penstock.deployment.protocol import Call, ServedModel
 from penstock.deployment.ticket import Ticket
-from penstock.errors import InvalidRequest, PenstockError, RateLimited, UpstreamTimeout
+from penstock.errors import InvalidRequest, OutOfMemory, PenstockError, RateLimited, UpstreamTimeout
 from penstock.flow import Request, SamplingParams
 from penstock.flow.routing import Decision, FailedAttempt, RouteRecord
 from penstock.gateway.accounting import RequestAccount
@@ -30,6 +30,7 @@ from penstock.gateway.router import RETRYABLE, Router
 logger = logging.getLogger(__name__)
 
 _DEFAULTS = SamplingParams()
+_NOT_TAKEN = (*RETRYABLE, OutOfMemory)  # errors of a model that cannot take a request: it may not fit beside others
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ class Attempts:
                     raise
                 self._unfit.add(place)  # another model may be able to serve it, or cost less
                 self._note(target.model.card.name, error)
-            except RETRYABLE as error:
+            except _NOT_TAKEN as error:
                 self._note(target.model.card.name, error)
             else:
                 return ticket
@@ -138,7 +139,8 @@ class Attempts:
 
     async def _try(self, target: Target) -> Ticket:
         """One attempt. Raises what keeps the target from taking it."""
-        self._router.check_open(target.model)
+        if (error := self._router.open_circuit(target.model)) is not None:
+            raise error
         requests = self._requests
         if target.model is not self._asked:
             sampling = self._asked.sampling, target.model.sampling
@@ -156,15 +158,23 @@ class Attempts:
         call.route = self.route
         if self._account is not None:
             await self._account.reserve(target.model.card, call)
-        try:
-            ticket = await target.model.submit(call)
-        except RETRYABLE as error:
-            if len(target.model.deployments) == 1:  # else it is not known which of them it was
-                self._router.fail(target.model.deployments[0].name, error)
-            raise
+        ticket = await self._submit(target.model, call)
         ticket.model, ticket.call, ticket.recovery = target.model, call, self
         self._router.begin(ticket)
         return ticket
+
+    async def _submit(self, model: ServedModel, call: Call) -> Ticket:
+        """Waits while the model is loaded, as long as there is time: the load goes on without the request."""
+        limit_s = self._limit_s()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await model.submit(call)
+        except TimeoutError:
+            raise UpstreamTimeout(f"{model.card.name} was not ready within {limit_s:g} s") from None
+        except RETRYABLE as error:
+            if len(model.deployments) == 1:  # else it is not known which of them it was
+                self._router.fail(model.deployments[0].name, error)
+            raise
 
     async def _choose(self) -> int | None:
         """The next target; pauses between rounds. None: there is no time, or no target, left."""
@@ -203,14 +213,17 @@ class Attempts:
 
     # --- time limits of an attempt
 
-    def _watch(self, ticket: Ticket) -> None:
-        """End the attempt if it has no output in time. Only the deadline counts when there is nothing else to try."""
+    def _limit_s(self) -> float | None:
+        """Of the attempt to its first output. Only the deadline counts when there is nothing else to try."""
         last = all(place in self._unfit for place in range(self._next, len(self._targets)))
         limits = [] if last or self._plan.first_token_s is None else [self._plan.first_token_s]
         if self._deadline is not None:
             limits.append(max(self._deadline - self._clock(), 0.0))
-        if limits:
-            limit_s = min(limits)
+        return min(limits, default=None)
+
+    def _watch(self, ticket: Ticket) -> None:
+        """End the attempt if it has no output in time."""
+        if (limit_s := self._limit_s()) is not None:
             self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, ticket, limit_s)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.deployment.protocol import Call, Capability, Deployment, ModelCard, PromptCount, ServedModel, State
+from penstock.deployment.protocol import Call, Deployment, ModelCard, PromptCount, ServedModel, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
 from penstock.flow import Request, Vocabulary
@@ -23,6 +23,7 @@ from penstock.gateway.decision import decide
 from penstock.gateway.router import Router
 from penstock.gateway.size_class import size_class
 from penstock.prompt.chat_format import ChatFormat
+from penstock.settings.models import Capability
 
 SIZE = "size"
 CHARS_PER_TOKEN = 4  # of a prompt that no model has tokenized yet

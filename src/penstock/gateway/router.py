@@ -18,6 +18,7 @@ from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, QueueFull, UpstreamBusy, UpstreamFailed, UpstreamTimeout
 from penstock.flow import FinishReason
 from penstock.flow.routing import Decision
+from penstock.gateway.breaker import BreakerState
 from penstock.gateway.candidate import Candidate, Demand
 from penstock.gateway.decision import BY_PREFIX, decide
 from penstock.gateway.track import DeploymentTrack
@@ -132,14 +133,16 @@ class Router:
                     what = "load reports" if name == "stale_load" else "cached prefixes"
                     logger.warning("routing: %s of %s are %s", what, one.name, "stale" if stale else "back")
 
-    def check_open(self, model: ServedModel) -> None:
-        """Raises UpstreamFailed while the circuit breakers of all its deployments are open."""
+    def open_circuit(self, model: ServedModel) -> UpstreamFailed | UpstreamBusy | None:
+        """Why it is not asked: the circuit breakers of all its deployments are open, or held."""
         breakers = [self.track(one.name).breaker for one in model.deployments]
-        if breakers and all(one.blocked is not None for one in breakers):
-            first = min(breakers, key=lambda one: one.wait_s)
-            error = UpstreamFailed(f"{model.card.name} takes no requests: {first.blocked}")
-            error.retry_after_s = first.wait_s
-            raise error
+        if not breakers or any(one.blocked is None for one in breakers):
+            return None
+        first = min(breakers, key=lambda one: one.wait_s)
+        kind = UpstreamBusy if first.state is BreakerState.HELD else UpstreamFailed
+        error = kind(f"{model.card.name} takes no requests: {first.blocked}")
+        error.retry_after_s = first.wait_s
+        return error
 
     # --- outcomes
 

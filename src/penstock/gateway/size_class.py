@@ -46,7 +46,9 @@ class SizeClass(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return f"{self.points} points ({', '.join(self.signals)})" if self.signals else "no signal of a hard request"
+        if not self.signals:
+            return "no signal of a hard request"
+        return f"{self.points} point{'s' if self.points > 1 else ''} ({', '.join(self.signals)})"
 
 
 def size_class(requests: Sequence[Request]) -> SizeClass:

@@ -25,8 +25,10 @@ from penstock.settings.models import (
     ENGINE_SECTIONS,
     ModelEntry,
     check_entries,
+    check_entry,
     entry_label,
     parse_entries,
+    parse_one,
     served_names,
     source_name,
 )
@@ -152,7 +154,11 @@ def load(
             raise InvalidSetting("models on the command line and [[models]] exclude each other", param="models")
         raw_entries = [{"name": source_name(source), "model": source} for source in models]
     for section, entries in content.items():
-        if section not in values or not isinstance(entries, dict):
+        if section not in values and section in SECTIONS:
+            raise InvalidSetting(f"{file}: {section} is a setting: it goes under [{SECTIONS[section]}]", param=section)
+        if section in values and not isinstance(entries, dict):
+            raise InvalidSetting(f"{file}: {section} must be a table: [{section}]", param=section)
+        if section not in values:
             known = f"{', '.join(values)}, [[models]], [[routes]], [[safety]]"
             raise InvalidSetting(f"{file}: unknown section [{section}]; known: {known}", param=section)
         values[section].update(entries)
@@ -189,9 +195,10 @@ def load(
 def parse_entry(raw: Mapping[str, Any], settings: Settings) -> ModelEntry:
     """An entry of [[models]] that is added at run time. Raises InvalidSetting."""
     plain = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, adapters=()))
-    (values,) = parse_entries([dict(raw)], msgspec.to_builtins(plain), SECTIONS)
+    values = parse_one(dict(raw), None, msgspec.to_builtins(plain), SECTIONS)
     entry = typed.convert(values, ModelEntry, strict=False)
     _check_engine(settings_of(settings, entry))
+    check_entry(entry, entry_label(None, entry.name), {})
     return entry
 
 
@@ -312,7 +319,7 @@ def _check(settings: Settings) -> None:
         except InvalidSetting as error:
             raise InvalidSetting(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     check_entries(settings.models)
-    check_routes(settings.routes, [name for one in settings.models for name in served_names(one)])
+    check_routes(settings.routes, [name for one in settings.models for _, name in served_names(one)])
     parse_bytes(settings.serve.max_body, "max_body")
     parse_bytes(settings.serve.max_file, "max_file")
     parse_bytes(settings.serve.max_adapter, "max_adapter")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,6 +30,10 @@ from penstock.settings.sections import (
 from penstock.system import typed
 
 ENGINE_SECTIONS = ("model", "cache", "schedule", "engine")
+Capability = Literal[
+    "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids", "extensions"
+]  # extensions: fields beside those of OpenAI's API, as vLLM and Penstock have them
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 Seconds = Annotated[float, Meta(gt=0)]
 DEFAULT_KEEP_ALIVE = "5m"  # of a model whose `min_replicas` is 0
 _NAME = re.compile(r"[^\s@,][^\s@,]*")
@@ -117,24 +121,23 @@ def parse_entries(
     each flat name. Raises InvalidSetting, which names the entry and the key."""
     if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
         raise InvalidSetting("models must be a list of tables: [[models]]", param="models")
-    return [_parse(entry, number, values, sections) for number, entry in enumerate(raw)]
+    return [parse_one(entry, number, values, sections) for number, entry in enumerate(raw)]
 
 
-def _parse(
-    raw: dict[str, Any], number: int, values: Mapping[str, Mapping[str, Any]], sections: Mapping[str, str]
+def parse_one(
+    raw: dict[str, Any], number: int | None, values: Mapping[str, Mapping[str, Any]], sections: Mapping[str, str]
 ) -> dict[str, Any]:
+    """`parse_entries` of one of them. `number`: None for an entry that is in no list."""
     here = entry_label(number, raw.get("name") if isinstance(raw.get("name"), str) else None)
     engine_names = {name: section for name, section in sections.items() if section in ENGINE_SECTIONS}
     engine_names.pop("isolate")
     parsed: dict[str, Any] = {section: dict(values[section]) for section in ENGINE_SECTIONS}
     for name, value in raw.items():
-        if name in engine_names:
-            parsed[engine_names[name]][name] = value
-        elif name in _OWN:
-            parsed[name] = value
-        else:
+        if name not in engine_names and name not in _OWN:
             raise InvalidSetting(f"{here}: {_unknown(name, [*_OWN, *engine_names], sections)}", param=name)
-    _check_kind(raw, here)
+        if value is not None:  # a JSON null: as if the field was not there
+            (parsed[engine_names[name]] if name in engine_names else parsed)[name] = value
+    _check_kind(raw, engine_names, here)
     needing = [name for name in ("prefill_min_tokens", "kv_transport") if name in raw]
     if needing and not raw.get("prefill_replicas"):
         raise InvalidSetting(f"{here}: {needing[0]} needs prefill_replicas", param=needing[0])
@@ -142,21 +145,26 @@ def _parse(
         typed.convert(parsed, ModelEntry, strict=False)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
-        param = path.strip("`").removeprefix("$").strip(".").rpartition(".")[2] or "models"
+        param = _key(path.strip("`").removeprefix("$").strip("."))
         raise InvalidSetting(f"{here}: {param} {error_in_words(what)}", param=param) from None
     return parsed
 
 
-def _check_kind(raw: dict[str, Any], here: str) -> None:
+def _key(path: str) -> str:
+    """Of a place in a parsed entry: `cache.kv_memory` is kv_memory, `price.input` itself."""
+    first, _, rest = path.partition(".")
+    return (rest if first in ENGINE_SECTIONS else path) or "models"
+
+
+def _check_kind(raw: dict[str, Any], engine_names: Iterable[str], here: str) -> None:
     """Either a local model or an upstream, with the fields of its kind."""
     if not isinstance(raw.get("name"), str) or not _NAME.fullmatch(raw["name"]):
         raise InvalidSetting(f"{here}: name is required: a text without spaces, commas and @", param="name")
     is_upstream = raw.get("upstream") is not None
-    if is_upstream and raw.get("adapters"):
-        raise InvalidSetting(f"{here}: adapters is a field of a model of this server", param="adapters")
     if is_upstream == (raw.get("model") is not None):
         raise InvalidSetting(f"{here}: either model or upstream is required, and not both", param="model")
-    wrong = [name for name in (_LOCAL_ONLY if is_upstream else _UPSTREAM_ONLY) if name in raw]
+    others = (*_LOCAL_ONLY, *engine_names) if is_upstream else _UPSTREAM_ONLY
+    wrong = [name for name in others if raw.get(name) is not None and name != "context"]
     if wrong:
         other = "a model of this server" if is_upstream else "an upstream"
         raise InvalidSetting(f"{here}: {wrong[0]} is a field of {other}", param=wrong[0])
@@ -168,22 +176,7 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
     """Names and aliases are unique; fallbacks are models."""
     owners: dict[str, str] = {}
     for number, entry in enumerate(entries):
-        here = entry_label(number, entry.name)
-        for key, name in _names(entry):
-            if not _NAME.fullmatch(name) and key != "adapters":
-                raise InvalidSetting(f"{here}: {key}: {name!r} has spaces, commas or @ in it", param=key)
-            plain = name.removesuffix(":latest")
-            if plain in owners:
-                raise InvalidSetting(f"{here}: {key}: {name!r} is a name of {owners[plain]} already", param=key)
-            owners[plain] = here
-        if entry.context_defaults is not None and (conflict := entry.context_defaults.conflict()) is not None:
-            field = f"context_defaults.{conflict[0]}"
-            raise InvalidSetting(f"{here}: {field} {conflict[1]}", param=field)
-        if entry.keep_alive is not None:
-            parse_duration(entry.keep_alive, f"{here}: keep_alive")
-        _check_scaling(entry, here)
-        if entry.prefill_replicas and (why := _pool_conflict(entry)) is not None:
-            raise InvalidSetting(f"{here}: prefill_replicas: {why}", param="prefill_replicas")
+        check_entry(entry, entry_label(number, entry.name), owners)
     for number, entry in enumerate(entries):
         for one in entry.fallback:
             name = one if isinstance(one, str) else one.model
@@ -191,6 +184,29 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
                 raise InvalidSetting(
                     f"{entry_label(number, entry.name)}: fallback: there is no model {name!r}", param="fallback"
                 )
+
+
+def check_entry(entry: ModelEntry, here: str, owners: dict[str, str]) -> None:
+    """What can be said of one entry. `here`: how errors name it. `owners`: of the names of entries before; those of
+    this one are added."""
+    for key, name in served_names(entry):
+        if not _NAME.fullmatch(name) and key != "adapters":
+            raise InvalidSetting(f"{here}: {key}: {name!r} has spaces, commas or @ in it", param=key)
+        plain = name.removesuffix(":latest")
+        if plain in owners:
+            raise InvalidSetting(f"{here}: {key}: {name!r} is a name of {owners[plain]} already", param=key)
+        owners[plain] = here
+    if entry.context_defaults is not None and (conflict := entry.context_defaults.conflict()) is not None:
+        field = f"context_defaults.{conflict[0]}"
+        raise InvalidSetting(f"{here}: {field} {conflict[1]}", param=field)
+    if unknown := sorted(set(entry.capabilities) - set(CAPABILITIES)):
+        known = ", ".join(CAPABILITIES)
+        raise InvalidSetting(f"{here}: capabilities: {unknown[0]!r} is none of {known}", param="capabilities")
+    if entry.keep_alive is not None:
+        parse_duration(entry.keep_alive, f"{here}: keep_alive")
+    _check_scaling(entry, here)
+    if entry.prefill_replicas and (why := _pool_conflict(entry)) is not None:
+        raise InvalidSetting(f"{here}: prefill_replicas: {why}", param="prefill_replicas")
 
 
 def _check_scaling(entry: ModelEntry, here: str) -> None:
@@ -231,8 +247,8 @@ def _pool_conflict(entry: ModelEntry) -> str | None:
     return None
 
 
-def _names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
-    """All names that clients may use, with the key of the entry that says so."""
+def served_names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
+    """All names that clients may use, of the model and its adapters, with the key of the entry that says so."""
     yield "name", entry.name
     for alias in entry.aliases:
         yield "aliases", alias
@@ -240,11 +256,6 @@ def _names(entry: ModelEntry) -> Iterator[tuple[str, str]]:
         yield "adapters", f"{entry.name}@{adapter.name}"
         for alias in adapter.aliases:
             yield "adapters.aliases", alias
-
-
-def served_names(entry: ModelEntry) -> list[str]:
-    """Those of a model, its adapters and their aliases."""
-    return [name for _, name in _names(entry)]
 
 
 def parse_duration(text: str, label: str = "keep_alive") -> float | None:
@@ -267,8 +278,10 @@ def source_name(source: str) -> str:
     return re.sub(r"[\s@,]+", "-", last) or source
 
 
-def entry_label(number: int, name: str | None) -> str:
-    """How errors name an entry: "models[1] (big)"."""
+def entry_label(number: int | None, name: str | None) -> str:
+    """How errors name an entry: "models[1] (big)", or "big" if it was added at run time and has no number."""
+    if number is None:
+        return name or "the model"
     return f"models[{number}]" + (f" ({name})" if name else "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +16,10 @@ from penstock import composition
 from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
 from penstock.flow.identity import SequenceNumbers
 from penstock.settings import ModelEntry, Settings, parse_bytes, parse_entry, settings_of
-from penstock.settings.models import entry_label, parse_duration
+from penstock.settings.models import entry_label, parse_duration, served_names
 from penstock.settings.server import MAX_FRONTENDS
 from penstock.startup import preflight
-from penstock.startup.adapters import find_adapters
+from penstock.startup.find_models import FoundModel, find_model, upstream_key
 from penstock.startup.sharing import (
     GPU_FRACTION,
     Claim,
@@ -30,9 +29,7 @@ from penstock.startup.sharing import (
     share_cluster,
     share_machine,
 )
-from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.files import ModelFiles
-from penstock.store.progress import Progress
 from penstock.system import resources
 
 if TYPE_CHECKING:
@@ -49,41 +46,7 @@ if TYPE_CHECKING:
 
 
 ADAPTER_DRAIN_S = 60.0  # for the requests of an adapter that is removed
-
-
-class FoundModel(msgspec.Struct):
-    """An entry and, of a local model, its files."""
-
-    entry: ModelEntry
-    files: ModelFiles | None = None
-    adapters: dict[str, AdapterFiles] = {}  # by name
-
-
-def find_models(settings: Settings, progress: Progress | None = None) -> list[FoundModel]:
-    """All models that the settings name, downloaded if need be. Without [[models]], one, which its files name."""
-    if not settings.models:
-        files = composition.model(settings, progress)
-        sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
-        preflight.check(settings, files.spec)
-        entry = ModelEntry(name=files.name, pinned=True, **sections)
-        return [FoundModel(entry, files, find_adapters(settings, files.spec, progress))]
-    return [find_model(settings, entry, number, progress) for number, entry in enumerate(settings.models)]
-
-
-def find_model(settings: Settings, entry: ModelEntry, number: int = 0, progress: Progress | None = None) -> FoundModel:
-    """Raises errors of the model's settings that name the entry."""
-    if entry.upstream is not None:
-        return FoundModel(entry)
-    own = settings_of(settings, entry)
-    try:
-        if entry.prefill_replicas:
-            preflight.check_pools(own, entry.kv_transport)
-        files = replace(composition.model(own, progress), name=entry.name)
-        preflight.check(own, files.spec)
-        adapters = find_adapters(own, files.spec, progress)
-    except PenstockError as error:
-        raise type(error)(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
-    return FoundModel(entry, files, adapters)
+DRAIN_LOOK_S = 0.02  # between looks at the requests of a model that is removed
 
 
 class ServerModels:
@@ -178,14 +141,15 @@ class ServerModels:
             for model in self.registry.local:
                 model.replicas.close(at_once=at_once)
 
-    def share(self, found: Sequence[FoundModel]) -> dict[str, list[ReplicaShare]]:
-        """Check local models against each other and against those there are; returns the shares of the new ones."""
+    def share(self, found: Sequence[FoundModel], *, at_start: bool = True) -> dict[str, list[ReplicaShare]]:
+        """Check local models against each other and against those there are; returns the shares of the new ones. Later
+        than at the start, memory is looked at when a model is loaded: others may make room for it then."""
         claims = dict(self._claims)
         for number, one in enumerate(found):
             if one.files is not None:
-                claims[one.entry.name] = self._claim(one.entry, one.files, number)
+                claims[one.entry.name] = self._claim(one.entry, one.files, number if at_start else None)
         if self.cluster is None:
-            shares = share_machine(list(claims.values()), _machine())
+            shares = share_machine(list(claims.values()), _machine(), check_memory=at_start)
         else:
             shares = share_cluster(list(claims.values()), self.cluster.node_cpus())
         self._claims = claims
@@ -215,20 +179,12 @@ class ServerModels:
         from penstock.deployment.upstream_endpoint import DEFAULT_CAPABILITIES, Endpoint
 
         assert entry.upstream is not None
-        key = None
-        if entry.api_key_env is not None:
-            key = os.environ.get(entry.api_key_env)
-            if not key:
-                raise InvalidSetting(
-                    f"{entry.name}: api_key_env: the environment variable {entry.api_key_env} is not set",
-                    param="api_key_env",
-                )
         capabilities: Any = frozenset(entry.capabilities) or DEFAULT_CAPABILITIES
         endpoint = Endpoint(
             name=entry.name,
             url=entry.upstream,
             model=entry.upstream_model or entry.name,
-            key=key,
+            key=upstream_key(entry, entry.name),
             capabilities=capabilities,
             max_tokens_field=entry.max_tokens_field,
             connect_s=entry.connect_s,
@@ -285,35 +241,47 @@ class ServerModels:
         except InvalidSetting as error:
             raise InvalidRequest(error.message, param=error.param) from None
         self._check_free(parsed)
+        if parsed.upstream is not None:
+            return await self._add_upstream(parsed)
         found = await asyncio.to_thread(find_model, self.settings, parsed)
         self._check_free(parsed)  # finding it may have taken long
-        if found.files is None:
-            model = self.upstream(parsed)
-            self.registry.add(model)
-            self._route(parsed, model)
-            return model
-        shares = self.share([found])[parsed.name]
-        replicas = self.replica_set(parsed, shares)
-        local = self.local(found, replicas)
+        shares = self.share([found], at_start=False)[parsed.name]
+        local = self.local(found, self.replica_set(parsed, shares))
         self.registry.add(local)
         self._route(parsed, local)
         self.residency.add(self.resident(found, local, shares))
-        self.serve_adapters(found, local)
-        if parsed.load == "start":
-            await self.load(local)
+        try:
+            self.serve_adapters(found, local)
+            if parsed.load == "start":
+                await self.load(local)
+        except BaseException:  # it is there as a whole or not at all
+            await self.remove(local)
+            raise
         return local
 
+    async def _add_upstream(self, entry: ModelEntry) -> ServedModel:
+        try:
+            model = await asyncio.to_thread(self.upstream, entry)  # its tokenizer may have to be downloaded
+        except InvalidSetting as error:
+            raise InvalidRequest(error.message, param=error.param) from None
+        self._check_free(entry)
+        self.registry.add(model)
+        self._route(entry, model)
+        return model
+
     async def remove(self, model: ServedModel) -> None:
-        """A local model finishes its requests first, and goes with its adapters."""
+        """It finishes its requests first. A local model goes with its adapters."""
         from penstock.deployment.adapter_model import AdapterModel
         from penstock.deployment.local_model import LocalModel
+        from penstock.gateway.route_model import RouteModel
 
         if isinstance(model, AdapterModel):
             await self.adapters.remove(model, ADAPTER_DRAIN_S)
             return
         self._check_one_frontend("remove models")
         own = self.registry.adapters_of(model) if isinstance(model, LocalModel) else []
-        if len(self.registry) == 1 + len(own):
+        left = [one for one in self.registry if not isinstance(one, RouteModel) and one not in (model, *own)]
+        if not left:
             raise InvalidRequest(f"{model.card.name} is the only model: it cannot be removed", param="model")
         for adapter in own:
             adapter.removed = True
@@ -324,6 +292,10 @@ class ServerModels:
         if isinstance(model, LocalModel):
             await self.residency.remove(model)
             self._claims.pop(model.name, None)
+            while model.preparing:
+                await asyncio.sleep(DRAIN_LOOK_S)
+        while any(one.load().open for one in model.deployments):
+            await asyncio.sleep(DRAIN_LOOK_S)
         model.close()
 
     async def load(self, model: LocalModel) -> None:
@@ -363,12 +335,12 @@ class ServerModels:
                 self.registry.find(name)
             except ModelNotFound:
                 raise InvalidRequest(f"fallback: there is no model {name!r}", param="fallback") from None
-        for name in (entry.name, *entry.aliases):
+        for key, name in served_names(entry):
             with contextlib.suppress(ModelNotFound):
                 owner = self.registry.find(name)
-                raise InvalidRequest(f"the name {name!r} is taken by the model {owner.card.name!r}", param="name")
+                raise InvalidRequest(f"{key}: {name!r} is taken by the model {owner.card.name!r}", param=key)
 
-    def _claim(self, entry: ModelEntry, files: ModelFiles, number: int) -> Claim:
+    def _claim(self, entry: ModelEntry, files: ModelFiles, number: int | None) -> Claim:
         settings = settings_of(self.settings, entry)
         return Claim(
             entry_label(number, entry.name),

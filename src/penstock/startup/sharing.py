@@ -45,11 +45,13 @@ class ReplicaShare(NamedTuple):
     gpus: tuple[int, ...] = ()
 
 
-def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[ReplicaShare]]:
-    """The share of every replica of every model. Raises InvalidSetting or OutOfMemory, which name entry and key."""
+def share_machine(claims: Sequence[Claim], machine: Machine, *, check_memory: bool = True) -> list[list[ReplicaShare]]:
+    """The share of every replica of every model. Raises InvalidSetting or OutOfMemory, which name entry and key.
+    `check_memory`: no engine has taken its part of the host's free memory so far."""
     if len(claims) == 1 and claims[0].replicas == 1 and not claims[0].gpus:
         return [[ReplicaShare(claims[0].settings)]]  # one engine: it finds out by itself
-    _check_host_memory(claims, machine)
+    if check_memory:
+        _check_host_memory(claims, machine)
     places = [_place(claim, machine) for claim in claims]
     return [
         [
@@ -104,8 +106,9 @@ def _threads(claims: Sequence[Claim], index: int, machine: Machine) -> int:
     if not claim.at_start and claim.settings.engine.threads is not None:
         asked = claim.replicas * claim.settings.engine.threads
     if asked > machine.cores and claim.settings.engine.threads is not None:
+        largest = max(rivals, key=lambda one: one.replicas * (one.settings.engine.threads or 0))
         raise InvalidSetting(
-            f"{claim.label}: threads: all replicas together ask for {asked} threads, but there are {machine.cores} "
+            f"{largest.label}: threads: all replicas together ask for {asked} threads, but there are {machine.cores} "
             "cores: lower threads or replicas",
             param="threads",
         )
@@ -122,6 +125,8 @@ def _host_fraction(claims: Sequence[Claim], index: int) -> float:
 
 def _place(claim: Claim, machine: Machine) -> list[tuple[int, ...]]:
     """The GPUs of each replica."""
+    if not claim.on_gpu and claim.gpus:
+        raise InvalidSetting(f"{claim.label}: gpus: the model runs on a CPU: leave it out", param="gpus")
     if not claim.on_gpu:
         return []
     if claim.gpus and max(claim.gpus) >= machine.gpus:

@@ -141,6 +141,22 @@ def test_a_line_is_tried_again_when_the_engine_is_away(tmp_path: Path, monkeypat
     asyncio.run(run())
 
 
+def test_a_line_is_tried_again_when_its_upstream_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "RETRY_S", 0.0)
+
+    async def run() -> None:
+        async with bench(tmp_path) as made:
+            made.statuses = {"r0": [502, 504], "r1": [502, 503, 504, 502]}
+            batch = await made.until(await made.create(lines(2)), "completed")
+            assert await custom_ids(made, batch) == (["r0"], ["r1"])
+            made.says_when = True  # its circuit is open: the upstream was not even asked
+            made.statuses = {"r0": [502] * 10}
+            batch = await made.until(await made.create(lines(1)), "completed")
+            assert await custom_ids(made, batch) == (["r0"], [])
+
+    asyncio.run(run())
+
+
 def test_a_model_that_is_away_is_waited_for(tmp_path: Path) -> None:
     async def run() -> None:
         async with bench(tmp_path) as made:

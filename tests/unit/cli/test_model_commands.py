@@ -10,7 +10,9 @@ from click.testing import CliRunner, Result
 
 from helpers.store_samples import write_gguf
 from penstock.cli import penstock
-from penstock.cli.ps import _figures, _until
+from penstock.cli.ps import _figures, _state, _until
+from penstock.cli.remote import TIMEOUT_S, Remote
+from penstock.cli.sleep import CHANGE_S
 from penstock.errors import ModelNotFound
 from penstock.store import sidecar
 from penstock.store.catalogue import CATALOGUE
@@ -73,6 +75,18 @@ def test_help_groups_every_command() -> None:
         assert f"{heading}:" in text
 
 
+def test_a_change_of_a_served_model_may_take_as_long_as_it_takes_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def post(remote: Remote, path: str, body: object, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+        asked.append((path, timeout_s))
+        return {"id": "m", "state": "ready"}
+
+    monkeypatch.setattr(Remote, "post", post)
+    assert [call(command, "m").output for command in ("wake", "sleep", "stop")] == ["m: ready\n"] * 3
+    assert asked == [(f"{path}?model=m", CHANGE_S) for path in ("/wake_up", "/sleep", "/admin/unload")]
+
+
 def test_figures_of_a_served_model() -> None:
     replica = {"device": "cpu", "weights_bytes": 10**8, "kv_bytes": 2 * 10**9, "kv_use": 0.25, "open": 3}
     scaling = {"replicas": 2, "min_replicas": 1, "max_replicas": 4}
@@ -85,4 +99,6 @@ def test_figures_of_a_served_model() -> None:
         "6",
     ]
     assert _figures({"id": "seen with a key that is not an operator's"}) == [""] * 6
+    open_circuit = {"state": "ready", "deployments": [{"breaker": {"state": state}} for state in ("closed", "open")]}
+    assert (_state(open_circuit), _state({"state": "asleep"})) == ("ready, circuit open", "asleep")
     assert (_until({"expires_s": 90}), _until({"pinned": True}), _until({})) == ("unloaded in 90 s", "stays", "")

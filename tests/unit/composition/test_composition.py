@@ -10,10 +10,12 @@ from starlette.testclient import TestClient
 from helpers import tiny_models
 from helpers.store_samples import LLAMA, TOKENIZER, write_gguf
 from penstock import composition, settings
+from penstock.deployment.protocol import ModelCard
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.replica_set import ReplicaSet
+from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.engine import process
-from penstock.errors import ContextOverflow
+from penstock.errors import ContextOverflow, ModelNotFound
 from penstock.flow import Request, SamplingParams
 from penstock.flow.identity import SequenceNumbers
 from penstock.flow.prefix import SECRET_BYTES, draw_secret
@@ -56,6 +58,13 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 48
     with pytest.raises(ContextOverflow, match="the context holds 48"):
         model.pipeline.accept(Request(id="a", params=SamplingParams(max_tokens=8), tokens=[5] * 41))
+
+
+def test_a_tokenizer_of_an_upstream_that_is_not_there_is_named() -> None:
+    endpoint = Endpoint(name="far", url="http://h/v1", model="m")
+    with pytest.raises(ModelNotFound, match=r"^far: tokenizer: no model '/nowhere'") as caught:
+        composition.upstream_model(endpoint, ModelCard(name="far"), SequenceNumbers(), "/nowhere")
+    assert caught.value.param == "tokenizer"
 
 
 def test_all_engines_of_a_server_get_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from penstock.deployment.replica import Replica
 from penstock.deployment.replica_set import ReplicaSet
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, OutOfMemory
-from penstock.flow import Delta, FinishReason
+from penstock.flow import Delta, FinishReason, Query, Reply
 from penstock.flow.identity import Source
 
 
@@ -135,3 +135,59 @@ def test_one_that_cannot_start_ends_them_all() -> None:
         assert all(engine.closed for engine in engines)
 
     run(story, lambda: next(kinds)())
+
+
+class Answering(ScriptedEngine):
+    """Answers every question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def query(self, message: Query) -> None:
+        self.asked.append(message.kind)
+        self.news.append(Reply(message.id, {"kv_tokens": 1}))
+
+
+def test_all_go_to_sleep_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 30.0)
+
+    async def story(replicas: ReplicaSet, engines: list[Any]) -> None:
+        await replicas.start()
+        replicas.supervise(1000.0)
+        await replicas.sleep()
+        assert {one.state for one in replicas.replicas} == {State.ASLEEP}
+        await replicas.replicas[1].wake()
+        await replicas.sleep()
+        assert {one.state for one in replicas.replicas} == {State.ASLEEP}
+        await replicas.wake()
+        engines[1].die()
+        await until(lambda: replicas.replicas[1].state is State.RESTARTING)
+        with pytest.raises(EngineDied):
+            await replicas.sleep()
+        assert replicas.replicas[0].state is State.READY
+        assert engines[0].asked == ["sleep", "wake"] * 2
+
+    run(story, Answering)
+
+
+@pytest.mark.parametrize("change", ["sleep", "wake"])
+def test_an_engine_that_dies_while_it_goes_to_sleep_or_wakes_is_not_waited_for(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 30.0)
+
+    async def story(replicas: ReplicaSet, engines: list[Any]) -> None:
+        await replicas.start()
+        replicas.supervise(1000.0)
+        if change == "wake":
+            await replicas.sleep()
+        engines[0].query = lambda message: None
+        changing = asyncio.create_task(getattr(replicas, change)())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        engines[0].die()
+        with pytest.raises(EngineDied):
+            await changing
+
+    run(story, Answering)

@@ -19,7 +19,14 @@ from penstock.deployment.ticket import Ticket
 from penstock.deployment.upstream_client import environment_proxy, retry_after_s
 from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_model import UpstreamModel
-from penstock.errors import InvalidRequest, PenstockError, UpstreamBusy, UpstreamFailed, UpstreamTimeout
+from penstock.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    PenstockError,
+    UpstreamBusy,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from penstock.flow import Completion, FinishReason, Request, SamplingParams
 from penstock.flow.identity import SequenceNumbers
 from penstock.observe import events
@@ -282,7 +289,7 @@ def test_half_a_stream_that_is_cut() -> None:
         await exchange.event(delta(content="Hel"))
         exchange.hang_up()
 
-    assert "the connection broke" in failure(script).message
+    assert failure(script).message == "upstream 'big': its answer broke off"
 
 
 def test_an_answer_is_complete_even_if_its_usage_never_comes() -> None:
@@ -463,6 +470,29 @@ def test_a_client_that_leaves_closes_the_connection() -> None:
     ticket, _ = cancelled(lambda model, ticket: model.upstream.cancel(ticket))
     assert ticket.done
     assert ticket.active_requests[0].choices[0].finish is FinishReason.CANCELLED
+
+
+def test_a_request_that_was_prepared_when_its_model_was_removed() -> None:
+    async def main() -> None:
+        model = model_at("http://127.0.0.1:9/v1")
+        call = await model.prepare([request()])
+        await model.upstream.close()
+        with pytest.raises(ModelNotFound, match="the model 'big' has been removed"):
+            await model.submit(call)
+
+    asyncio.run(main())
+
+
+def test_an_empty_reason_is_no_end() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.start_events()
+        await exchange.event(delta(content="Hel", finish=""))
+        await exchange.event(delta(content="lo", finish="stop"))
+        await exchange.event(HELLO)
+        await exchange.end_events()
+
+    done = completion(run(script))
+    assert (done.text, done.finish) == ("Hello", FinishReason.END)
 
 
 def test_a_server_that_stops_ends_all_in_an_error() -> None:

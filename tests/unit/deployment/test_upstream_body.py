@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import pytest
 
-from penstock.deployment.protocol import Capability
 from penstock.deployment.upstream_body import to_body
 from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Request, SamplingParams, Tool, ToolUse
+from penstock.settings.models import Capability
 
 ALL: frozenset[Capability] = frozenset(get_args(Capability))
 CHAT: frozenset[Capability] = frozenset(("chat",))

@@ -110,6 +110,21 @@ def test_a_pause_that_was_asked_for_is_no_failure(breaker: CircuitBreaker, clock
     assert breaker.state is BreakerState.CLOSED
 
 
+def test_a_probe_that_is_asked_for_a_pause_is_not_repeated_before_it_is_over(
+    breaker: CircuitBreaker, clock: Clock
+) -> None:
+    opened(breaker)
+    clock.now += FIRST_PAUSE_S
+    breaker.begin()
+    breaker.hold(30.0)
+    assert breaker.blocked == "asked for a pause of 30.0 s"
+    clock.now += 30.0
+    assert (breaker.state, breaker.blocked) == (BreakerState.HALF_OPEN, None)
+    breaker.begin()
+    breaker.succeed()
+    assert breaker.state is BreakerState.CLOSED
+
+
 def test_an_absurd_pause_is_not_believed(breaker: CircuitBreaker) -> None:
     breaker.hold(1e9)
     assert breaker.wait_s == LONGEST_HOLD_S

@@ -18,6 +18,7 @@ from penstock.errors import (
     EngineDied,
     InvalidRequest,
     ModelNotFound,
+    OutOfMemory,
     PenstockError,
     QueueFull,
     UpstreamBusy,
@@ -58,6 +59,7 @@ class FakeModel:
         self.source = Source(name)
         self.scripts = list(scripts)
         self.invalid: InvalidRequest | None = None
+        self.load_s = 0.0  # before it takes a request
         self.calls: list[tuple[float, Call]] = []
         self.cancelled: list[Ticket] = []
 
@@ -75,6 +77,8 @@ class FakeModel:
 
     async def submit(self, call: Call) -> Ticket:
         self.calls.append((now(), call))
+        if self.load_s:
+            await asyncio.sleep(self.load_s)
         steps = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         if isinstance(steps[0], PenstockError):
             raise type(steps[0])(steps[0].message) if steps[0].retry_after_s is None else steps[0]
@@ -314,6 +318,36 @@ async def test_a_slow_first_model_is_left_for_the_next() -> None:
 
 
 @test
+async def test_a_model_that_takes_long_to_load_is_left_for_the_next() -> None:
+    big, small = FakeModel("big", ["too late"], remote=False), FakeModel("small", ["Hi"])
+    big.load_s = 100.0
+    world = World(big, small, first_token_s=2.0)
+    ticket = await world.ask()
+    assert text(ticket) == "Hi"
+    assert world.elapsed == pytest.approx(2.0)
+    assert ticket.call is not None
+    assert [(one.name, one.code) for one in ticket.call.route.failures] == [("big", "upstream_timeout")]
+    assert world.router.track("big/0").failures == 0, "its deployment has failed at nothing"
+
+
+@test
+async def test_the_deadline_counts_while_a_model_is_loaded() -> None:
+    big, small = FakeModel("big", ["too late"], remote=False), FakeModel("small", ["too late"], remote=False)
+    big.load_s = small.load_s = 100.0
+    world = World(big, small, deadline_s=10.0, first_token_s=4.0)
+    with pytest.raises(UpstreamTimeout) as caught:
+        await world.ask()
+    assert caught.value.message == "big was not ready within 4 s; then failed: small (upstream_timeout)"
+    assert world.elapsed == pytest.approx(10.0)
+
+
+@test
+async def test_a_model_that_does_not_fit_into_memory_is_replaced() -> None:
+    big, small = FakeModel("big", [OutOfMemory("no room")], remote=False), FakeModel("small", ["Hi"])
+    assert text(await World(big, small).ask()) == "Hi"
+
+
+@test
 async def test_output_in_time_stops_the_clock() -> None:
     big, small = FakeModel("big", [1.0, "Hel", 100.0, "lo"]), FakeModel("small", ["Hi"])
     assert text(await World(big, small, first_token_s=2.0, deadline_s=10.0).ask()) == "Hello"
@@ -404,6 +438,18 @@ async def test_without_another_model_an_open_circuit_is_told_with_its_time() -> 
         await world.ask()
     assert caught.value.retry_after_s == pytest.approx(5.0)
     assert len(big.calls) == MIN_FAILURES
+
+
+@test
+async def test_a_pause_that_an_upstream_asked_for_is_told_to_all_as_it_told_the_first() -> None:
+    big = FakeModel("big", [busy(30.0)])
+    world = World(big, rounds=0)
+    for waited in (0.0, 10.0):
+        await asyncio.sleep(waited)
+        with pytest.raises(UpstreamBusy) as caught:
+            await world.ask()
+        assert caught.value.retry_after_s == pytest.approx(30.0 - waited)
+    assert len(big.calls) == 1
 
 
 @test

@@ -44,6 +44,7 @@ def test_points_choose_the_model_and_the_last_is_the_largest() -> None:
     hard = size_class([request("x" * (VERY_LONG_TEXT + 1), reasoning_effort="high")])
     assert [hard.index(count) for count in (1, 2, 3, 4, 9)] == [0, 1, 2, 3, 3]
     assert hard.reason == "3 points (length, length, reasoning)"
+    assert size_class([request("x" * (LONG_TEXT + 1))]).reason == "1 point (length)"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.scripted_upstream import Exchange, Script, ScriptedUpstream, answer, delta, usage
 from penstock import composition, settings
-from penstock.deployment.protocol import Capability, ModelCard
+from penstock.deployment.protocol import ModelCard
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_model import UpstreamModel
@@ -21,6 +21,7 @@ from penstock.flow.identity import SequenceNumbers
 from penstock.gateway.gateway import ChainLink
 from penstock.gateway.route_model import RouteModel
 from penstock.http.service import Service
+from penstock.settings.models import Capability
 
 CAPABILITIES: frozenset[Capability] = frozenset(("chat", "completion", "embedding", "tools", "reasoning", "logprobs"))
 CHAT = {"model": "big", "messages": [{"role": "user", "content": "Hi"}]}

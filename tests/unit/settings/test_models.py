@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidSetting
-from penstock.settings import ModelEntry, Settings, from_wire, load, settings_of, to_wire
+from penstock.settings import ModelEntry, Settings, from_wire, load, parse_entry, settings_of, to_wire
 from penstock.settings.models import FallbackSettings, PriceSettings, parse_duration
 
 TWO = """
@@ -73,6 +73,12 @@ def test_one_model_has_no_entries(tmp_path: Path) -> None:
         ('name = "a"\nupstream = "ftp://h"', "upstream must be an http or https URL"),
         ('name = "a"\nupstream = "http://user:key@h"', "without a key in it"),
         ('name = "a"\nupstream = "http://h/v1"\nreplicas = 2', "replicas is a field of a model of this server"),
+        ('name = "a"\nupstream = "http://h/v1"\nthreads = 2', "threads is a field of a model of this server"),
+        ('name = "a"\nupstream = "http://h/v1"\nkv_memory = "1GiB"', "kv_memory is a field of a model of this server"),
+        (
+            'name = "a"\nupstream = "http://h/v1"\ncapabilities = ["fly"]',
+            r"\(a\): capabilities: 'fly' is none of chat, ",
+        ),
         ('name = "a"\nmodel = "x"\napi_key_env = "K"', "api_key_env is a field of an upstream"),
         ('name = "a"\nmodel = "x"\nthreads = 0', r"models\[0\] \(a\): threads must be a whole number >= 1"),
         ('name = "a"\nmodel = "x"\nthread = 1', "there is no setting thread; did you mean threads"),
@@ -88,6 +94,7 @@ def test_one_model_has_no_entries(tmp_path: Path) -> None:
             "keep_alive unloads an idle model, but min_replicas is 1",
         ),
         ('name = "a"\nupstream = "http://h/v1"\nmax_replicas = 2', "max_replicas is a field of a model of this server"),
+        ('name = "a"\nmodel = "x"\nprice = { input = -1 }', r"models\[0\] \(a\): price\.input must be a number >= 0"),
         ('name = "a"\nmodel = "x"\nfallback = ["b"]', "fallback: there is no model 'b'"),
         (
             'name = "a"\nmodel = "x"\naliases = ["a:latest"]',
@@ -127,6 +134,29 @@ def test_pools_are_off_unless_an_entry_asks_for_them(tmp_path: Path) -> None:
     plain, pooled = '[[models]]\nname = "a"\nmodel = "x"\nreplicas = 3', 'prefill_replicas = 2\nspeculate = "lookup"'
     assert read(tmp_path, plain).models[0].prefill_replicas == 0
     assert read(tmp_path, f"{plain}\n{pooled}").models[0].prefill_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"keep_alive": "soon"}, "a: keep_alive must be a duration"),
+        ({"min_replicas": 2}, "a: min_replicas needs max_replicas"),
+        ({"replicas": 2, "prefill_replicas": 2}, "a: prefill_replicas: 2 of 2 replicas"),
+        ({"aliases": ["x y"]}, "a: aliases: 'x y' has spaces"),
+        ({"aliases": ["a:latest"]}, "a: aliases: 'a:latest' is a name of a already"),
+        ({"threads": 0}, "a: threads must be a whole number >= 1"),
+        ({"port": 1}, r"a: port is a setting of the whole server: it goes under \[serve\]"),
+        ({"upstream": "http://h/v1"}, "a: either model or upstream is required, and not both"),
+    ],
+)
+def test_entries_of_run_time_are_checked_as_those_of_the_file(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{message}"):
+        parse_entry({"name": "a", "model": "x", **fields}, load({}, environ={}))
+
+
+def test_null_in_an_entry_of_run_time_leaves_a_field_out() -> None:
+    entry = parse_entry({"name": "a", "model": None, "upstream": "http://h/v1", "context": 9}, load({}, environ={}))
+    assert (entry.upstream, entry.model.context) == ("http://h/v1", 9)
 
 
 def test_a_model_and_models_exclude_each_other(tmp_path: Path) -> None:

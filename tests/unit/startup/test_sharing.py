@@ -43,9 +43,16 @@ def test_a_model_on_demand_does_not_shrink_the_others() -> None:
     ]  # fmt: skip
 
 
+def test_gpus_of_a_model_that_runs_on_a_cpu() -> None:
+    with pytest.raises(InvalidSetting, match="a: gpus: the model runs on a CPU"):
+        share_machine([claim("a")._replace(gpus=(0,))], EIGHT)
+
+
 def test_more_threads_than_cores() -> None:
     with pytest.raises(InvalidSetting, match="a: threads: all replicas together ask for 10 threads, but there are 8"):
         share_machine([claim("a", threads=3, replicas=2), claim("b", threads=4)], EIGHT)
+    with pytest.raises(InvalidSetting, match="b: threads: all replicas together ask for 9 threads"):
+        share_machine([claim("a", threads=1), claim("b", threads=8)], EIGHT)
 
 
 def test_gpus_and_their_memory() -> None:
@@ -76,6 +83,13 @@ def test_weights_that_do_not_fit_together() -> None:
     claims = [claim("a")._replace(weights_bytes=9 << 30), claim("b", kv_memory="8GiB")]
     with pytest.raises(OutOfMemory, match=r"a: model: .*17.00 GiB \(a 9.00 GiB, b 8.00 GiB\), but 16.00 GiB are free"):
         share_machine(claims, EIGHT)
+
+
+def test_later_the_memory_of_engines_that_run_is_not_counted_again() -> None:
+    claims = [claim(name)._replace(weights_bytes=9 << 30) for name in "ab"]
+    with pytest.raises(OutOfMemory):
+        share_machine(claims, EIGHT)
+    assert len(share_machine(claims, EIGHT, check_memory=False)) == 2
 
 
 def test_a_replica_on_a_cluster_takes_its_threads_or_all_of_the_smallest_node() -> None:

@@ -264,6 +264,9 @@ class Journal:
                 sequence.finish, sequence.stop, sequence.waiting = ended.finish, ended.stop, False
                 totals.output_tokens += ended.output_tokens - sequence.output_tokens  # less what was surplus
                 sequence.output_tokens = ended.output_tokens
+                sequence.prompt_tokens = ended.prompt_tokens  # of an upstream an estimate until now
+                if sequence.admitted is None:  # no engine of ours has said it
+                    sequence.cached = ended.cached_tokens
         if self.keep_texts:
             request.answers = [ended.text or "" for ended in event.sequences]
         finishes = [ended.finish for ended in event.sequences]

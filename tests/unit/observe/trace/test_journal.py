@@ -215,6 +215,14 @@ def test_tokens_behind_a_stop_string_are_not_counted() -> None:
     assert watched.journal.totals.output_tokens == 3
 
 
+def test_an_estimated_prompt_becomes_what_the_upstream_has_counted() -> None:
+    watched = JournalDriver()
+    watched.accept("a", prompt=40)
+    watched.finish("a", prompt=12, cached=8)
+    detail = detail_of(watched, "a")
+    assert (detail["prompt_tokens"], detail["cached_tokens"], detail["output_tokens"]) == (12, 8, 3)
+
+
 def test_the_end_of_a_request_comes_once() -> None:
     watched = JournalDriver()
     watched.serve("a")

@@ -67,7 +67,7 @@ export function Models() {
             onRemoveAdapter={(name) => onAction("remove", name)}
             busy={busy.value[model.id]}
             problem={failed.value?.name === model.id ? failed.value.message : ""}
-            last={served.length === 1}
+            last={served.filter(({ kind }) => kind !== "route").length === 1}
             onAction={(action) => onAction(action, model.id)}
           />
         ))}

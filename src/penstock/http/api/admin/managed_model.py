@@ -6,7 +6,7 @@ from typing import Literal
 
 from penstock.deployment.autoscaler import Autoscaler
 from penstock.deployment.local_model import LocalModel
-from penstock.deployment.protocol import Deployment, ServedModel
+from penstock.deployment.protocol import Deployment, ServedModel, State
 from penstock.deployment.replica import Replica
 from penstock.deployment.scale_policy import ScaleLimits
 from penstock.gateway.gateway import Gateway
@@ -128,6 +128,7 @@ def _describe_deployment(deployment: Deployment, gateway: Gateway) -> ManagedDep
     track = gateway.router.tracks.get(deployment.name) or DeploymentTrack()  # nothing has been sent to it so far
     engine = deployment if isinstance(deployment, Replica) else None
     facts = {} if engine is None else engine.facts
+    asleep = deployment.state is State.ASLEEP  # it has released both
     breaker = track.breaker
     return ManagedDeployment(
         name=deployment.name,
@@ -141,8 +142,8 @@ def _describe_deployment(deployment: Deployment, gateway: Gateway) -> ManagedDep
         kv_use=load.kv_use,
         device=facts.get("device"),
         host=facts.get("host"),
-        weights_bytes=facts.get("weights_bytes"),
-        kv_bytes=facts.get("kv_bytes"),
+        weights_bytes=None if asleep else facts.get("weights_bytes"),
+        kv_bytes=None if asleep else facts.get("kv_bytes"),
         restarts=0 if engine is None else engine.restarts,
         decisions=track.decisions,
         ttft_s=track.ttft_s,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from starlette import types
 from starlette.types import ASGIApp, Message
 
-from penstock.batch.records import Batch, LineRequest
+from penstock.batch.records import Batch, LineAnswer, LineRequest
 from penstock.errors import Unauthorized
 from penstock.gateway.keys.identity import Identity
 from penstock.http.background import BATCH, LINE
@@ -26,9 +26,9 @@ class LineDispatcher:
         self._app = app
         self._identity = identity
 
-    async def __call__(self, request: LineRequest) -> tuple[int, bytes]:
-        """The status and the body. Cancelling it cancels the request."""
-        status, parts = 0, list[bytes]()
+    async def __call__(self, request: LineRequest) -> LineAnswer:
+        """Cancelling it cancels the request."""
+        status, says_when, parts = 0, False, list[bytes]()
         unread: list[Message] = [{"type": "http.request", "body": request.body, "more_body": False}]
 
         async def receive() -> Message:
@@ -38,9 +38,10 @@ class LineDispatcher:
             raise AssertionError
 
         async def send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, says_when
             if message["type"] == "http.response.start":
                 status = message["status"]
+                says_when = any(name == b"retry-after" for name, _ in message.get("headers", ()))
             elif message["type"] == "http.response.body":
                 parts.append(message.get("body", b""))
 
@@ -50,16 +51,16 @@ class LineDispatcher:
             await self._app(_scope(request, self._identity(request.batch)), receive, send)
         except Unauthorized as error:
             rendered = render_error(error, request.request_id)
-            return rendered.status, rendered.body
+            return LineAnswer(rendered.status, rendered.body)
         except Exception as error:
             if not status:  # otherwise answered and logged: Starlette raises it all the same
                 logger.error("line of batch %s failed", request.batch.id, exc_info=error)
                 rendered = render_error(error, request.request_id)
-                return rendered.status, rendered.body
+                return LineAnswer(rendered.status, rendered.body)
         finally:
             BATCH.reset(token)
             LINE.reset(line)
-        return status, b"".join(parts)
+        return LineAnswer(status, b"".join(parts), says_when)
 
 
 def _scope(request: LineRequest, identity: Identity) -> types.Scope:

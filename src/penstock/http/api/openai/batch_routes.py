@@ -97,6 +97,8 @@ def new_manager(app: App, service: Service, settings: Settings) -> BatchManager:
         if model.state is not State.READY:  # loading it may take memory from models that are in use
             return Capacity(1, 0) if service.open <= manager.limiters.running else None
         if not isinstance(model, LocalModel):
+            if service.gateway.router.open_circuit(model) is not None and not service.gateway.chains.get(name):
+                return None
             return Capacity(UPSTREAM_SLOTS, _interactive(service.open_by_model[name], name))
         ready = [replica for replica in model.replicas.replicas if replica.state is State.READY]
         slots = sum(replica.facts["max_sequences"] for replica in ready)

@@ -21,10 +21,13 @@ from starlette.types import ASGIApp, Receive, Send
 
 from helpers.batch_bench import CHAT, line
 from penstock.deployment.protocol import State
-from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
+from penstock.errors import InvalidRequest, ModelNotFound, PenstockError, UpstreamFailed
 from penstock.flow.identity import UNNAMED
+from penstock.gateway.breaker import MIN_FAILURES
+from penstock.gateway.gateway import ChainLink, Gateway
 from penstock.gateway.keys.directory import NoKeys
 from penstock.gateway.keys.identity import ANONYMOUS, Identity, Scope
+from penstock.gateway.router import Router
 from penstock.http.api.openai import batch_routes, file_routes
 from penstock.http.background import BATCH
 from penstock.http.error_response import error_response
@@ -50,6 +53,7 @@ class StubService:
         self.models = self
         self.keys = NoKeys()
         self.open_by_model: Counter[str] = Counter()
+        self.gateway = Gateway(Router(), cast(Any, self.find))
 
     def models_of(self, identity: Identity) -> StubService:
         return self
@@ -57,7 +61,8 @@ class StubService:
     def find(self, name: str) -> Any:
         if name != "tiny":
             raise ModelNotFound("no such model", param="model")
-        return SimpleNamespace(card=SimpleNamespace(name=name), state=State.READY)
+        deployments = [SimpleNamespace(name="tiny/0")]
+        return SimpleNamespace(card=SimpleNamespace(name=name), state=State.READY, deployments=deployments)
 
 
 class AsTenant:
@@ -151,6 +156,16 @@ def test_a_batch_from_upload_to_download(client: openai.OpenAI, service: StubSer
     text = generate_latest(service.metrics.registry).decode()
     assert 'penstock_batches_total{status="completed"} 1.0' in text
     assert 'penstock_batch_lines_total{result="failed"} 1.0' in text
+
+
+def test_lines_wait_while_the_circuit_of_their_upstream_is_open(client: openai.OpenAI, service: StubService) -> None:
+    limiter = service.batches.limiters.of("tiny")
+    most = limiter.limit()
+    for _ in range(MIN_FAILURES):
+        service.gateway.router.fail("tiny/0", UpstreamFailed("502"))
+    assert (most, limiter.limit()) == (batch_routes.UPSTREAM_SLOTS * 3 // 4, 0)
+    service.gateway.chains["tiny"] = [ChainLink("other")]  # which answers them meanwhile
+    assert limiter.limit() == most
 
 
 def test_a_bug_fails_its_line_alone(client: openai.OpenAI, caplog: pytest.LogCaptureFixture) -> None:
