@@ -37,10 +37,9 @@ class RuleFilter:
     ) -> None:
         self._matcher = matcher
         self._report = report
-        self._context = context or Context()
-        self._before = self._context.prompt.encode(
-            errors="replace"
-        )  # the tokens before the next log-probabilities, as far as matches may begin in them
+        self._prompt, self._token_bytes = context or Context()
+        # The tokens before the next log-probabilities, as far as matches may begin in them.
+        self._before = self._prompt.encode(errors="replace")
         self.size = size
         self.room = None if size is None else size.characters
 
@@ -50,13 +49,16 @@ class RuleFilter:
 
         if kind == "name":  # no size counts it
             return TextFilter(RuleFilter(self._matcher, None, self._report), self._matcher, report)
-        prompt, self._context = self._context.prompt, self._context._replace(prompt="")
+        prompt, self._prompt = self._prompt, ""
         text = TextFilter(self, self._matcher, report, prompt if kind == "text" else "")
         return PieceFilter(text, split_characters, unescape) if kind == "arguments" else text
 
+    def learn(self, state: FilterState, text: str) -> tuple[str, FilterState] | None:
+        return None if self._matcher is None else self._matcher.learn(state, text)
+
     def hide_alternatives(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
         """Log-probabilities of tokens that are shown, without alternatives that would have made a match."""
-        token_bytes, matcher = self._context.token_bytes, self._matcher
+        token_bytes, matcher = self._token_bytes, self._matcher
         if token_bytes is None or matcher is None:
             return entries
         shown = []

@@ -250,6 +250,13 @@ def test_single_tokens_take_the_short_way_and_show_the_same() -> None:
     assert taken > total / 2
 
 
+def test_a_token_that_has_never_come_takes_the_short_way_too() -> None:
+    output_rules.cache_clear()
+    answer = Answer(SECRET, logprobs=None).say_tokens("quite new words, secrecy")
+    assert answer.num_short == len("quite new words, secrecy") - 1  # the first opens the way
+    assert answer.text == "quite new words, secrecy"
+
+
 def test_alternatives_that_would_make_a_match_are_hidden() -> None:
     answer = Answer(SECRET).say(*"sk-abc. secret plan")
     assert (answer.text, answer.finish) == ("sk-abc. ", FinishReason.CONTENT_FILTER)
