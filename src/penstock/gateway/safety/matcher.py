@@ -145,17 +145,19 @@ class Matcher:
         """More text."""
         if (known := state.steps.get(text)) is not None:
             return Step(*known)
-        place, shown, before = 0, "", state
+        place, shown, before, may_learn = 0, "", state, self._learns
         for char in text:
-            if (known := before.steps.get(char)) is None:
+            known = before.steps.get(char)
+            if known is None and may_learn:
+                may_learn = False  # one of a text, so that its work stays bounded
+                self._remember(before, char, self._step(before.window, char, ended=False))
+                known = before.steps.get(char)
+            if known is None:
                 break
             place, shown, before = place + 1, shown + known[0], known[1]
         if place == len(text):
             return self._remember(state, text, Step(shown, before))
-        rest = text[place:]
-        if self._learns and len(rest) > 1:
-            self._remember(before, rest[0], self._step(before.window, rest[0], ended=False))
-        step = self._step(before.window, rest, ended=False)
+        step = self._step(before.window, text[place:], ended=False)
         return self._remember(state, text, Step(shown + step.shown, *step[1:]) if shown else step)
 
     def learn(self, state: FilterState, text: str) -> tuple[str, FilterState] | None:
