@@ -1,7 +1,7 @@
 """What 100 safety rules cost: tenants of one server take turns, of which the rules name one; a third is the control.
 
-    python bench/safety.py [--model smollm2] [--streams 16] [--tokens 32] [--rounds 60] [--rules 100] [--json FILE]
-    python bench/safety.py --frontend [--streams 64] [--tokens 100] [--rounds 60]     # an engine that computes nothing
+    python bench/safety.py [--model smollm2] [--streams 16] [--tokens 32] [--seconds 360] [--rules 100] [--json FILE]
+    python bench/safety.py --frontend [--streams 64] [--tokens 100] [--seconds 180]    # an engine that computes nothing
 
 A round has two turns of each tenant, there and back (none, control, rules, rules, control, none), so that what drifts
 falls on all alike; two processes that do the same differ by some percent, so there is one. A turn has all streams at
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 import random
@@ -41,7 +42,7 @@ THERE_AND_BACK = (*TENANTS, *reversed(TENANTS))
 KEYS = {name: f"key-of-{name}" for name in TENANTS}
 FRONTEND_STEP_MS = 2.0
 PROMPT_WORDS = 40
-DEFAULTS = {True: {"streams": 64, "tokens": 100, "rounds": 60}, False: {"streams": 16, "tokens": 32, "rounds": 60}}
+DEFAULTS = {True: {"streams": 64, "tokens": 100, "seconds": 180}, False: {"streams": 16, "tokens": 32, "seconds": 360}}
 
 
 def rules(count: int, tenant: str | None = None) -> str:
@@ -115,20 +116,28 @@ def tenants(count: int) -> Iterator[tuple[str, ...]]:
         yield "--config", file.name, "--api-key", ",".join(KEYS.values())
 
 
+def rounds(seconds: float) -> Iterator[int]:
+    """The first one does not count."""
+    end = time.monotonic() + seconds
+    for number in itertools.count():
+        if number > 1 and time.monotonic() > end:
+            return
+        yield number
+
+
 async def measure(options: argparse.Namespace, url: str) -> dict[str, Any]:
     """Tokens per second."""
     found: dict[str, list[float]] = {name: [] for name in TENANTS}
     async with aiohttp.ClientSession() as session:
         while (await session.get(f"{url}/ready")).status != 200:
             await asyncio.sleep(0.2)
-        begin = time.monotonic()
-        for number in range(1 + options.rounds):  # the first one does not count
+        for number in rounds(options.seconds):
             speeds: dict[str, list[float]] = {name: [] for name in TENANTS}
             for name in THERE_AND_BACK:
                 speeds[name].append(await turn(session, url, KEYS[name], options.streams, options.tokens))
             for name, (first, second) in speeds.items() if number else ():
                 found[name].append(2 / (1 / first + 1 / second))
-    return {**summary("tokens_per_s", found), "seconds": round(time.monotonic() - begin)}
+    return summary("tokens_per_s", found)
 
 
 def measure_frontend(options: argparse.Namespace, flags: Sequence[str]) -> dict[str, Any]:
@@ -143,19 +152,20 @@ def measure_frontend(options: argparse.Namespace, flags: Sequence[str]) -> dict[
     }
     source = Path(__file__).parent.parent / "src"
     with frontend.Server(source, options.model, FRONTEND_STEP_MS, *flags) as server:
-        begin = time.monotonic()
-        for number in range(1 + options.rounds):  # the first one does not count
+        for number in rounds(options.seconds):
             spent = dict.fromkeys(TENANTS, 0.0)
             for name in THERE_AND_BACK:
                 spent[name] += frontend.load(server, requests[name])[1]
             for name, seconds in spent.items() if number else ():
                 found[name].append(seconds / (2 * options.streams * options.tokens) * 1e6)
-        seconds = time.monotonic() - begin
-    return {**summary("cpu_us_per_token", found), "seconds": round(seconds)}
+    return summary("cpu_us_per_token", found)
 
 
 def summary(unit: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    result: dict[str, Any] = {unit: {name: round(statistics.median(values), 3) for name, values in found.items()}}
+    result: dict[str, Any] = {
+        "rounds": len(found["none"]),
+        unit: {name: round(statistics.median(values), 3) for name, values in found.items()},
+    }
     for name in ("control", "rules"):
         ratios = [one / without for one, without in zip(found[name], found["none"], strict=True)]
         result[f"{name}_ratio"] = round(statistics.median(ratios), 4)
@@ -180,7 +190,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int)
     parser.add_argument("--tokens", type=int)
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=int, help="begin rounds for so long")
     parser.add_argument("--rules", type=int, default=100)
     parser.add_argument("--frontend", action="store_true", help="CPU time per token, with an engine of no cost")
     parser.add_argument("--json", type=Path)
