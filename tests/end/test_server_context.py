@@ -214,7 +214,8 @@ def test_defaults_of_a_model_hold_in_requests_and_in_the_planner(tiny: Path, tmp
         f'[[models]]\nname = "{tiny.name}"\nmodel = "{tiny}"\n[models.context_defaults]\nhistory = "keep_first"\n'
         "keep_first = 1\nbudget = { total = 1200, documents = 1000, output = 20 }\n"
     )
-    with Server(tiny, "--config", config) as server:
+    with Server(f"--config={config}") as server:
+        server.model = tiny.name
         for context in ({}, {"budget": {"total": 900}}):
             body = {"history": TALK, "user": "What do valves do?", "documents": DOCUMENTS, "reserved_output": 20}
             made = post(server, "/plan/budget", {**body, "assembly": context}).json()["assembled"]
