@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -204,3 +205,23 @@ def test_the_planner_shows_what_assembly_keeps(server: Server) -> None:
     real = post(server, CHAT, chat).json()["context"]
     assert made["parts"] == real["parts"]
     assert post(server, "/plan/budget", body).json()["assembled"] is None
+
+
+def test_defaults_of_a_model_hold_in_requests_and_in_the_planner(tiny: Path, tmp_path: Path) -> None:
+    """And a total of a request goes before those limits of the defaults that have no room in it."""
+    config = tmp_path / "penstock.toml"
+    config.write_text(
+        f'[[models]]\nname = "{tiny.name}"\nmodel = "{tiny}"\n[models.context_defaults]\nhistory = "keep_first"\n'
+        "keep_first = 1\nbudget = { total = 1200, documents = 1000, output = 20 }\n"
+    )
+    with Server(f"--config={config}") as server:
+        server.model = tiny.name
+        for context in ({}, {"budget": {"total": 900}}):
+            body = {"history": TALK, "user": "What do valves do?", "documents": DOCUMENTS, "reserved_output": 20}
+            made = post(server, "/plan/budget", {**body, "assembly": context}).json()["assembled"]
+            chat = {"messages": ASK, "documents": DOCUMENTS, "context": {**context, "trace": True}, "max_tokens": 20}
+            real = post(server, CHAT, chat)
+            assert real.status_code == 200, real.text
+            assert made["parts"] == real.json()["context"]["parts"]
+            turns = [part["action"] for part in made["parts"] if part["kind"] == "turn"]
+            assert turns[:2] == ["kept", "dropped"]

@@ -42,8 +42,11 @@ class ContextSettings(Section, frozen=True):
     trace: bool | None = None  # send the trace with the response
 
     def over(self, defaults: ContextSettings) -> ContextSettings:
-        """These settings, with what they leave open from `defaults`."""
-        budget = {**_given(defaults.budget), **_given(self.budget)}
+        """These settings, with what they leave open from `defaults`: but none of the limits there that have no room in
+        their own total."""
+        own, total = _given(self.budget), self.budget.total
+        limits = {name: limit for name, limit in _given(defaults.budget).items() if total is None or limit < total}
+        budget = {**limits, **own}
         others = {**_given(defaults), **_given(self)}
         if self.history is not None and self.history != defaults.history:  # the default's details belong to its policy
             details = {name: getattr(self, name) for name in ("keep_first", "summary_model", "summary_tokens")}

@@ -60,6 +60,10 @@ def _check(here: str, entry: dict[str, Any]) -> None:
     kinds = [bool(rule.terms or rule.patterns), rule.max_chars is not None, rule.hook is not None]
     if sum(kinds) != 1:
         raise InvalidSetting(f"{here}: a rule has terms and patterns, or max_chars, or a hook", param="safety")
+    if "ignore_case" in entry and not (rule.terms or rule.patterns):
+        raise InvalidSetting(f"{here}: ignore_case goes with terms and patterns", param="ignore_case")
+    if "whole_words" in entry and not rule.terms:
+        raise InvalidSetting(f"{here}: whole_words goes with terms", param="whole_words")
     if rule.hook is None and {"hook_key_env", "timeout_s", "on_failure"} & set(entry):
         raise InvalidSetting(f"{here}: hook_key_env, timeout_s and on_failure go with a hook", param="hook")
 

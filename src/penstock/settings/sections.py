@@ -226,7 +226,7 @@ def split_list(text: str | None) -> tuple[str, ...]:
 
 def error_in_words(what: str) -> str:
     """Of "Expected `int` <= 65535": "must be a whole number <= 65535"."""
-    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "array": "a list"}
     text = re.sub(r"`(\w+)(?: \| null)?`", lambda match: names.get(match[1], match[1]), what)
     for found, said in (
         ("Expected", "must be"),

@@ -91,15 +91,16 @@ class ActiveRequest:
 
     def filter_output(self, make_filter: Callable[[], ChoiceFilter]) -> None:
         """Have the rules of `make_filter` decide what of each choice is shown. Before it is submitted."""
+        filters: dict[int, OutputFilter] = {}
 
-        def make_choice(index: int) -> ChoiceStream:
+        def make_choice(index: int) -> ChoiceStream:  # refers to no request: the garbage collector need not find it
             choice = unfiltered(index)
-            self._add_filter(choice, make_filter())
+            filters[index] = OutputFilter(choice, make_filter())
             return choice
 
-        unfiltered, self._make_choice = self._make_choice, make_choice
+        unfiltered, self._make_choice, self._filters = self._make_choice, make_choice, filters
         for choice in self.choices:
-            self._add_filter(choice, make_filter())
+            filters[choice.index] = OutputFilter(choice, make_filter())
 
     def shown(self, chunk: Chunk) -> Chunk | None:
         """What the rules let through of a chunk that its choice has taken."""
@@ -110,9 +111,6 @@ class ActiveRequest:
     def short_way(self, choice: int) -> ShortWay:
         """Of the single tokens of a choice."""
         return self.choices[choice] if self._filters is None else self._filters[choice]
-
-    def _add_filter(self, choice: ChoiceStream, rules: ChoiceFilter) -> None:
-        self._filters = {**(self._filters or {}), choice.index: OutputFilter(choice, rules)}
 
     def _note(self, answer: ChoiceStream, delta: Delta) -> None:
         """What only the first news of a sequence and the last have beside tokens."""

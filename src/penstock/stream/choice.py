@@ -44,8 +44,8 @@ class ChoiceStream:
 
     __slots__ = (
         "_all_text", "_num_texts", "_plain", "_texts", "calls", "decoder", "done", "finish", "fixed_texts",
-        "hidden_tokens", "include_stop", "index", "logprobs", "parser", "reasoning", "reasoning_tokens", "stop",
-        "stops", "timings", "tokens",
+        "hidden_tokens", "include_stop", "index", "logprobs", "parser", "reasoning", "reasoning_tokens", "short_chars",
+        "stop", "stops", "timings", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class ChoiceStream:
         self._texts: list[str] = []  # of the first `_num_texts` tokens
         self._num_texts = 0
         self.fixed_texts = NO_TEXTS  # of tokens that can take the short way now
+        self.short_chars = 0  # of the tokens that took it, up to the last chunk
         self.reasoning: list[str] | None = None if output_format is None or output_format.reasoning is None else []
         self.calls: list[CallDelta] = []
         self.tokens: list[int] = []
@@ -140,7 +141,9 @@ class ChoiceStream:
         """Texts of the tokens that came the short way since the last call."""
         if len(self.tokens) > self._num_texts:
             texts = self.fixed_texts
-            self._texts.append("".join([texts[token] for token in self.tokens[self._num_texts :]]))
+            text = "".join([texts[token] for token in self.tokens[self._num_texts :]])
+            self._texts.append(text)
+            self.short_chars += len(text)
             self._num_texts = len(self.tokens)
 
     def _push_text(self, tokens: list[int]) -> Chunk | None:

@@ -6,16 +6,16 @@ do. A match ends the answer with CONTENT_FILTER, and nothing of it is shown.
 A filter sees what the client would see: answer and reasoning without their markers, and each call's arguments. A match
 does not span these parts. Token ids and log-probabilities follow their text: they are held back with it.
 
-Single tokens of text take a short way (`push_token`) where the filter knows the step that their text makes: it is one
-look-up, as long as the tokens are of one vocabulary, else two. A match is never such a step. The account of these
-tokens is made up when the next chunk comes.
+Single tokens of text take a short way (`push_token`) where the filter knows the step that their text makes or can learn
+it: one look-up, as long as the tokens are of one vocabulary, else two. A match is never such a step. The account of
+these tokens is made up when the next chunk comes.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.flow import CallDelta, Chunk, FinishReason, TokenLogprobs
 from penstock.stream.choice import NO_TEXTS, ChoiceStream
@@ -67,6 +67,10 @@ class ChoiceFilter(Protocol):
     def part(self, kind: str) -> PartFilter:
         """Of a part that begins: "text", "reasoning", the "arguments" of a call, or its "name", which comes whole."""
 
+    def learn(self, state: FilterState, text: str) -> tuple[str, FilterState] | None:
+        """The step of a text that is not among those of `state`, a state of the text. None: only `push` of the part
+        knows what becomes of it."""
+
     def hide_alternatives(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
         """Log-probabilities of tokens that are shown, in their order, without alternatives that may not be shown."""
 
@@ -82,19 +86,22 @@ class _Run:
         self.held_from = 0  # where these begin in all output of the choice
 
 
-class _Pending(NamedTuple):
+class _Pending:
     """Tokens that wait until their text is shown."""
 
-    tokens: list[int]
-    logprobs: list[TokenLogprobs] | None
-    end: int | None  # of their text in all output; None: part of their text has not come yet
+    __slots__ = ("end", "logprobs", "tokens")
+
+    def __init__(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, end: int | None) -> None:
+        self.tokens = tokens
+        self.logprobs = logprobs
+        self.end = end  # of their text in all output; None: part of their text has not come yet
 
 
 class OutputFilter:
     """Of one choice. Chunks of the choice go in, chunks for the client come out."""
 
     __slots__ = (
-        "_choice", "_fixed_texts", "_hit", "_num_tokens", "_pending", "_rules", "_runs", "_seen",
+        "_choice", "_fixed_texts", "_hit", "_num_tokens", "_pending", "_rules", "_runs", "_seen", "_short_chars",
         "_shown_arguments", "_shown_reasoning", "_shown_text", "_shown_tokens", "_state", "_token_texts",
         "_tokens",
     )  # fmt: skip
@@ -108,7 +115,8 @@ class OutputFilter:
         self._shown_arguments: dict[int, int] = {}  # characters, by call
         self._pending: deque[_Pending] = deque()
         self._hit: str | None = None
-        self._num_tokens = 0  # of the choice that are accounted for
+        self._num_tokens = 0  # of the choice that are accounted for,
+        self._short_chars = 0  # and of their characters those that came the short way
         self._fixed_texts = NO_TEXTS  # of tokens that can take the short way now
         self._state = CLOSED  # of the text then
         self._token_texts: Mapping[int, str] = {}  # the same texts while steps of tokens can be used
@@ -131,7 +139,7 @@ class OutputFilter:
                 self._choice.tokens.append(token)
             return text
         before = self._state
-        if (step := before.steps.get(text)) is None:
+        if (step := before.steps.get(text)) is None and (step := self._rules.learn(before, text)) is None:
             return None
         if before.texts is None:
             before.texts = self._fixed_texts
@@ -176,7 +184,7 @@ class OutputFilter:
         tokens, logprobs = self._release(chunk, settled=settled or ended)
         if self._hit is not None:
             self._cut()
-        self._open_short_way(settled=settled)
+        self._open_short_way(settled=settled and not ended)
         finish, stop = (FinishReason.CONTENT_FILTER, self._hit) if self._hit is not None else (chunk.finish, chunk.stop)
         if not (text or reasoning or calls or tokens or finish or chunk.prompt_logprobs):
             return None
@@ -195,21 +203,22 @@ class OutputFilter:
 
     def _account_for_tokens(self, end: int) -> None:
         """Of the tokens up to `end` that took the short way."""
-        tokens = self._choice.tokens[self._num_tokens : end]
-        if not tokens or self._state is CLOSED:
+        if end == self._num_tokens or self._state is CLOSED:
             return
-        run, texts = self._runs["text"], self._fixed_texts
-        lengths = [len(texts[token]) for token in tokens]
+        run, texts, tokens = self._runs["text"], self._fixed_texts, self._choice.tokens
+        length = self._choice.short_chars - self._short_chars
+        self._short_chars = self._choice.short_chars
         held_before, run.held = run.held, self._state.num_held
-        self._seen += sum(lengths)
-        self._shown_text += sum(lengths) + held_before - run.held
+        self._seen += length
+        self._shown_text += length + held_before - run.held
         run.filter.state, run.held_from = self._state, self._seen - run.held
         place = self._seen
         waiting: list[_Pending] = []
-        while tokens and place > run.held_from:  # their text is held back, or part of it
-            waiting.append(_Pending([tokens.pop()], None, place))
-            place -= lengths.pop()
-        self._shown_tokens += len(tokens)
+        while end > self._num_tokens and place > run.held_from:  # their text is held back, or part of it
+            end -= 1
+            waiting.append(_Pending([tokens[end]], None, place))
+            place -= len(texts[tokens[end]])
+        self._shown_tokens += end - self._num_tokens
         self._pending.extend(reversed(waiting))
 
     def _is_hit(self) -> bool:
@@ -233,7 +242,7 @@ class OutputFilter:
         run = self._runs.get(kind) if self._hit is None else None
         if run is None:
             return ""
-        shown = run.filter.flush()
+        shown = run.filter.flush() if run.held else ""
         self._hit = run.filter.hit
         if self._hit is None:
             del self._runs[kind]
@@ -262,10 +271,22 @@ class OutputFilter:
 
     def _release(self, chunk: Chunk, *, settled: bool) -> tuple[list[int], list[TokenLogprobs] | None]:
         """The tokens whose text is shown."""
+        if settled and self._hit is None and not self._pending and not any(run.held for run in self._runs.values()):
+            tokens, logprobs = chunk.tokens, chunk.logprobs
+        else:
+            tokens, logprobs = self._release_pending(chunk, settled=settled)
+        if logprobs and self._choice.logprobs is not None:
+            logprobs = self._rules.hide_alternatives(logprobs)
+            self._choice.logprobs[self._shown_tokens : self._shown_tokens + len(logprobs)] = logprobs
+        self._shown_tokens += len(tokens)
+        return tokens, logprobs
+
+    def _release_pending(self, chunk: Chunk, *, settled: bool) -> tuple[list[int], list[TokenLogprobs] | None]:
         if chunk.tokens:
             self._pending.append(_Pending(chunk.tokens, chunk.logprobs, None))
         if settled:
-            self._pending = deque(one if one.end is not None else one._replace(end=self._seen) for one in self._pending)
+            for one in self._pending:
+                one.end = self._seen if one.end is None else one.end
         safe = min((run.held_from for run in self._runs.values() if run.held), default=self._seen)
         if self._hit is not None:  # of the chunk with the match, it is not known which tokens come before it
             safe = min(safe, self._seen - len(chunk.text) - len(chunk.reasoning) - _length(chunk.calls))
@@ -276,10 +297,6 @@ class OutputFilter:
             tokens += one.tokens
             if logprobs is not None:
                 logprobs += one.logprobs or ()
-        if logprobs and self._choice.logprobs is not None:
-            logprobs = self._rules.hide_alternatives(logprobs)
-            self._choice.logprobs[self._shown_tokens : self._shown_tokens + len(logprobs)] = logprobs
-        self._shown_tokens += len(tokens)
         return tokens, logprobs
 
     def _cut(self) -> None:

@@ -48,6 +48,9 @@ class ContextBuilder:
             return True
         return request.messages is not None and _defaults_name(model) in self.defaults
 
+    def defaults_of(self, model: ServedModel) -> ContextSettings:
+        return self.defaults.get(_defaults_name(model), ContextSettings())
+
     async def assemble(self, model: ServedModel, request: Request, run: Run) -> Request:
         """The request with its prompt assembled, and the trace of that. Raises InvalidRequest."""
         start = time.monotonic()
@@ -96,9 +99,7 @@ class ContextBuilder:
         return replace(fitted.request, context_trace=trace if settings.trace else None, warnings=warnings)
 
     def _settings(self, model: ServedModel, request: Request) -> ContextSettings:
-        settings = (request.context or ContextSettings()).over(
-            self.defaults.get(_defaults_name(model), ContextSettings())
-        )
+        settings = (request.context or ContextSettings()).over(self.defaults_of(model))
         if (conflict := settings.conflict()) is not None:
             field = f"context.{conflict[0]}"
             raise InvalidRequest(f"{field} {conflict[1]}", param=field)

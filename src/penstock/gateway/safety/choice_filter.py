@@ -37,10 +37,9 @@ class RuleFilter:
     ) -> None:
         self._matcher = matcher
         self._report = report
-        self._context = context or Context()
-        self._before = self._context.prompt.encode(
-            errors="replace"
-        )  # the tokens before the next log-probabilities, as far as matches may begin in them
+        self._prompt, self._token_bytes = context or Context()
+        # The tokens before the next log-probabilities, as far as matches may begin in them.
+        self._before = self._prompt.encode(errors="replace")
         self.size = size
         self.room = None if size is None else size.characters
 
@@ -50,13 +49,16 @@ class RuleFilter:
 
         if kind == "name":  # no size counts it
             return TextFilter(RuleFilter(self._matcher, None, self._report), self._matcher, report)
-        prompt, self._context = self._context.prompt, self._context._replace(prompt="")
+        prompt, self._prompt = self._prompt, ""
         text = TextFilter(self, self._matcher, report, prompt if kind == "text" else "")
         return PieceFilter(text, split_characters, unescape) if kind == "arguments" else text
 
+    def learn(self, state: FilterState, text: str) -> tuple[str, FilterState] | None:
+        return None if self._matcher is None else self._matcher.learn(state, text)
+
     def hide_alternatives(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
         """Log-probabilities of tokens that are shown, without alternatives that would have made a match."""
-        token_bytes, matcher = self._context.token_bytes, self._matcher
+        token_bytes, matcher = self._token_bytes, self._matcher
         if token_bytes is None or matcher is None:
             return entries
         shown = []
@@ -80,8 +82,9 @@ class TextFilter:
         self._owner = owner
         self._matcher = matcher
         self._report = report
-        self._as_is = None if matcher is None else MatchFilter(matcher, self._end, prompt)
+        self._as_is = None if matcher is None else MatchFilter(matcher, prompt)
         self._visible: PieceFilter | None = None  # while it holds text back
+        self._again: MatchFilter | None = None  # that it passes the visible text to
 
     @property
     def state(self) -> FilterState | None:
@@ -106,18 +109,21 @@ class TextFilter:
         shown = self._show(self._as_is.flush(), context)
         if self._visible is not None and self.hit is None:
             shown += self._visible.flush()
+            self._note_hit(self._again)
         return self._fit(shown)
 
     def _show(self, text: str, context: str) -> str:
-        """Of text that matches nothing as it is; `context` stands for what came before it."""
+        """Of text that is shown as it is; `context` stands for what came before it."""
+        self._note_hit(self._as_is)
         if self._visible is None:
             if not has_invisible(text):
                 return text
             assert self._matcher is not None
-            again = MatchFilter(self._matcher, self._end)
-            again.state = FilterState(context)
-            self._visible = PieceFilter(again, split_visible, last_character)
+            self._again = MatchFilter(self._matcher)
+            self._again.state = FilterState(context)
+            self._visible = PieceFilter(self._again, split_visible, last_character)
         shown = self._visible.push(text)
+        self._note_hit(self._again)
         if not self._visible.holds_text:
             self._visible = None
         return shown
@@ -133,6 +139,10 @@ class TextFilter:
             self._end(owner.size.rule, "")
         return shown
 
+    def _note_hit(self, one: MatchFilter | None) -> None:
+        if one is not None and one.hit is not None:
+            self._end(one.hit, one.matched)
+
     def _end(self, rule: str, matched: str) -> None:
         if self.hit is None:
             self.hit = rule
@@ -142,12 +152,12 @@ class TextFilter:
 class MatchFilter:
     """Text as a matcher reads it."""
 
-    def __init__(self, matcher: Matcher, report: Callable[[str, str], None], prompt: str = "") -> None:
+    def __init__(self, matcher: Matcher, prompt: str = "") -> None:
         self.hit: str | None = None
+        self.matched = ""  # then
         self.state = matcher.state_after(prompt[-matcher.longest - 1 :]) if prompt else matcher.beginning
         self._prompt_left = self.state.num_held  # characters of the prompt that would be shown with the text
         self._matcher = matcher
-        self._report = report
 
     @property
     def open_state(self) -> FilterState | None:
@@ -164,7 +174,5 @@ class MatchFilter:
         self.state = step.state
         shown = step.shown[self._prompt_left :]
         self._prompt_left = max(self._prompt_left - len(step.shown), 0)
-        if step.hit is not None:
-            self.hit = step.hit
-            self._report(step.hit, step.matched)
+        self.hit, self.matched = step.hit, step.matched
         return shown

@@ -2,7 +2,8 @@
 
 Text that arrives in pieces is matched in a window: what is held back, and one character before it, which assertions
 such as `\\b` look at. All that can still become a match is held back, and nothing else. Texts of tokens repeat and
-windows are short, so the steps from window to window are remembered: an automaton that grows as texts come.
+windows are short, so the steps from window to window are remembered: an automaton that grows as texts come. A text that
+is new goes along the steps of its characters, of which there are few; RE2 sees what is left.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MAX_RULES_MEMORY = 64 << 20  # bytes of the expressions of single patterns, all 
 MAX_WORK = 4_000_000  # program steps for one piece of text in the worst case, of some 17 ns each
 MAX_STEPS = 16384  # remembered by a matcher: about 4 MB
 LONG_PIECE = 256  # characters; steps of longer pieces are not remembered
+LEARN_WORK = MAX_WORK // 4  # at most, for steps to be learned: a text that is not remembered is looked at once more
 SLICE = 1 << 16  # bytes that are searched at once, so that a search can be ended
 
 Expression = Any  # re2 has no types
@@ -71,6 +73,7 @@ class Matcher:
         """Raises InvalidSetting if matching would take too much memory or time."""
         self.patterns = tuple(patterns)
         self.longest = max((pattern.analysis.longest for pattern in patterns), default=0)
+        self.overlap = 4 * (self.longest + 1)  # bytes behind a slice; of a character: at most 4
         self._any: Expression = _compile(patterns)
         self._at_once = _compile([one for one in patterns if not one.analysis.looks_ahead])
         # A match of these depends on the character behind it.
@@ -90,13 +93,17 @@ class Matcher:
                 f"Shorten repetitions, or have fewer patterns; the largest is in the rule {_largest(patterns)!r}",
                 param="safety",
             )
+        self._learns = work <= LEARN_WORK
 
     # --- whole texts
 
-    def find(self, text: str, deadline: float, clock: Callable[[], float]) -> tuple[str, str] | None:
-        """The rule of the first match, and what matched. Raises Expired when `clock()` passes the deadline."""
+    def find(
+        self, text: str, deadline: float, clock: Callable[[], float], slice_bytes: int = SLICE
+    ) -> tuple[str, str] | None:
+        """The rule of the first match, and what matched. Raises Expired when `clock()` passes the deadline, which is
+        looked at between slices of the text."""
         data = _encode(text)
-        span = self._search(self._any, data, deadline, clock)
+        span = self._search(self._any, data, deadline, clock, slice_bytes)
         return None if span is None else self._name(data, *span)
 
     def find_all(self, text: str, deadline: float, clock: Callable[[], float]) -> list[str]:
@@ -108,13 +115,19 @@ class Matcher:
         return list(dict.fromkeys(found))
 
     def _search(
-        self, expression: Expression, data: bytes, deadline: float, clock: Callable[[], float]
+        self,
+        expression: Expression,
+        data: bytes,
+        deadline: float,
+        clock: Callable[[], float],
+        slice_bytes: int = SLICE,
     ) -> tuple[int, int] | None:
-        overlap = 4 * (self.longest + 1)  # bytes of a character: at most 4
-        for start in range(0, len(data) or 1, SLICE):
+        for start in range(0, len(data) or 1, slice_bytes):
             if start and clock() > deadline:
                 raise Expired
-            if (match := expression.search(data, start, min(start + SLICE + overlap, len(data)))) is not None:
+            if (
+                match := expression.search(data, start, min(start + slice_bytes + self.overlap, len(data)))
+            ) is not None:
                 return match.span()  # type: ignore[no-any-return]
         return None
 
@@ -132,16 +145,42 @@ class Matcher:
         """More text."""
         if (known := state.steps.get(text)) is not None:
             return Step(*known)
-        step = self._step(state.window, text, ended=False)
-        # Hits are rare, and hold what must not be kept. Text with invisible characters is looked at twice.
-        short = max(len(text), len(step.state.window)) <= LONG_PIECE
-        if short and step.hit is None and not has_invisible(state.window + text):
-            if self._num_steps >= MAX_STEPS:
-                self._forget_steps()
-            step = step._replace(state=self._states.setdefault(step.state.window, step.state))
-            state.steps[text] = (step.shown, step.state)
-            self._num_steps += 1
-        return step
+        place, shown, before, may_learn = 0, "", state, self._learns
+        for char in text:
+            known = before.steps.get(char)
+            if known is None and may_learn:
+                may_learn = False  # one of a text, so that its work stays bounded
+                self._remember(before, char, self._step(before.window, char, ended=False))
+                known = before.steps.get(char)
+            if known is None:
+                break
+            place, shown, before = place + 1, shown + known[0], known[1]
+        if place == len(text):
+            return self._remember(state, text, Step(shown, before))
+        step = self._step(before.window, text[place:], ended=False)
+        return self._remember(state, text, Step(shown + step.shown, *step[1:]) if shown else step)
+
+    def learn(self, state: FilterState, text: str) -> tuple[str, FilterState] | None:
+        """The step that was not known. None: it is not remembered."""
+        if not self._learns or state.num_held > LONG_PIECE:
+            return None
+        self.step(state, text)
+        return state.steps.get(text)
+
+    def _remember(self, state: FilterState, text: str, step: Step) -> Step:
+        """Hits are rare, and hold what must not be kept. Text with invisible characters is looked at twice."""
+        if (
+            step.hit is not None
+            or max(len(text), step.state.num_held) > LONG_PIECE
+            or has_invisible(state.window + text)
+        ):
+            return step
+        if self._num_steps >= MAX_STEPS:
+            self._forget_steps()
+        next_state = self._states.setdefault(step.state.window, step.state)
+        state.steps[text] = (step.shown, next_state)
+        self._num_steps += 1
+        return Step(step.shown, next_state)
 
     def state_after(self, text: str) -> FilterState:
         """Of a text that goes on after this one, which is not looked at itself: matches within it are none."""

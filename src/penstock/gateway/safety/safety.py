@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from penstock.deployment.ticket import Ticket
 from penstock.errors import ContentRejected, SafetyUnavailable
 from penstock.flow import Request
 from penstock.gateway.safety.choice_filter import Context, RuleFilter
-from penstock.gateway.safety.matcher import Expired, Matcher
+from penstock.gateway.safety.matcher import SLICE, Expired, Matcher
 from penstock.gateway.safety.moderation_hook import Hook, Verdict
 from penstock.gateway.safety.request_texts import readings, request_texts, texts_of
 from penstock.gateway.safety.rules import Rules, Ruleset
@@ -28,8 +29,10 @@ from penstock.stream.choice import ChoiceStream
 
 logger = logging.getLogger(__name__)
 
-SHORT_TEXT = 2000  # characters; matching more happens in a thread
-SHORT_WORK = 2_000_000  # characters times program steps; a thread costs 80 µs, most searches 3 µs
+LONG_TEXT = 20_000  # characters; matching more happens in a thread, which costs 80 µs. Most searches take 1 or 2
+SHORT_WORK = 2_000_000  # bytes times program steps that the event loop may have to wait for: 34 ms in the worst case
+MIN_SLICE = 256  # bytes: smaller slices are not worth it
+LOOP_S = 0.0003  # of a search in slices of that work, which goes to a thread if it is not done by then
 MATCH_S = 10.0  # for all texts of a request
 MAX_REVIEWS = 16  # choices of an answer, or texts to moderate, that hooks look at together
 MAX_HOOK_TEXT = 1 << 20  # characters that a hook gets; more counts as a failure of the hook
@@ -125,21 +128,15 @@ class Safety:
             raise ContentRejected(message, param=field)
 
     async def _find(self, matcher: Matcher, texts: list[str]) -> tuple[str, str] | None:
-        size = sum(map(len, texts))
-        if size <= SHORT_TEXT and size * matcher.search_size <= SHORT_WORK:
-            return self._match(matcher, texts)
-        return await asyncio.to_thread(self._match, matcher, texts)
-
-    def _match(self, matcher: Matcher, texts: list[str]) -> tuple[str, str] | None:
-        deadline = self._clock() + MATCH_S
-        for text in texts:
-            try:
-                for reading in readings(text):
-                    if found := matcher.find(reading, deadline, self._clock):
-                        return found
-            except Expired:
-                raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
-        return None
+        slice_bytes = SHORT_WORK // matcher.search_size - matcher.overlap
+        escaped = sum(len(text) for text in texts if "\\" in text)  # which take 1 µs a character to read
+        if slice_bytes >= MIN_SLICE and sum(map(len, texts)) <= LONG_TEXT and escaped <= MIN_SLICE:
+            with contextlib.suppress(Expired):
+                return _match(matcher, texts, self._clock() + LOOP_S, self._clock, slice_bytes)
+        try:
+            return await asyncio.to_thread(_match, matcher, texts, self._clock() + MATCH_S, self._clock)
+        except Expired:
+            raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
 
     async def _ask_hooks(self, ruleset: Ruleset, text: str) -> Hit | None:
         """The first hook whose verdict is against the text, and why."""
@@ -220,6 +217,19 @@ class Safety:
         if self._emit is not None:
             text = matched if self._keep_texts else None
             self._emit(events.SafetyHit(name, time.monotonic(), rule, where, part, text))
+
+
+def _match(
+    matcher: Matcher, texts: list[str], deadline: float, clock: Callable[[], float], slice_bytes: int = SLICE
+) -> tuple[str, str] | None:
+    """The first match in any reading. Raises Expired."""
+    for number, text in enumerate(texts):
+        if number and clock() > deadline:
+            raise Expired
+        for reading in readings(text):
+            if found := matcher.find(reading, deadline, clock, slice_bytes):
+                return found
+    return None
 
 
 def _continued(model: ServedModel, request: Request, length: int) -> str:

@@ -45,6 +45,7 @@ from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.performance import ENOUGH_STEPS, performance_figures
 from penstock.observe.trace.journal import Journal
+from penstock.settings.context import ContextSettings
 
 MAX_BATCHES = 8  # batch sizes with measured figures
 
@@ -128,7 +129,8 @@ def add(app: App, service: Service, observer: Observer | None) -> None:
         """How the parts of a prompt and its answer share the context."""
         body = await read_body(BudgetRequest, request)
         model = service.models_of(identity_of(request.scope)).find_local(body.model)
-        return json_response(await asyncio.to_thread(encode_budget, model, body))
+        defaults = service.gateway.context_builder.defaults_of(model)
+        return json_response(await asyncio.to_thread(encode_budget, model, body, defaults))
 
 
 def _planned_model(models: ModelRegistry, values: dict[str, Any]) -> LocalModel:
@@ -232,8 +234,8 @@ def _preset_model(one: shape.Shape) -> PresetModel:
     return PresetModel(parameters=one.parameters, **numbers)
 
 
-def encode_budget(model: LocalModel, body: BudgetRequest) -> bytes:
-    """With the served model's tokenizer and chat template."""
+def encode_budget(model: LocalModel, body: BudgetRequest, defaults: ContextSettings) -> bytes:
+    """With the served model's tokenizer and chat template, and its defaults of context assembly."""
 
     def render(messages: list[flow.Message]) -> list[int]:
         return model.pipeline.tokenize(flow.Request(id="", params=flow.SamplingParams(), messages=messages))
@@ -256,7 +258,7 @@ def encode_budget(model: LocalModel, body: BudgetRequest) -> bytes:
         context=body.context or model.pipeline.context,
     )
     if body.assembly is not None:
-        settings = within(body.assembly.settings(), body.context)
+        settings = within(body.assembly.settings().over(defaults), body.context)
         trace = plan_assembly(prompt, settings, model.pipeline, reserved_output=reserved)
         made = replace(made, assembled=trace)
     return msgspec.json.encode(made)

@@ -121,6 +121,15 @@ def test_settings_of_a_request_go_over_the_defaults_of_its_model() -> None:
     assert ContextSettings(budget=ContextBudget(total=10, output=10)).conflict() is not None
 
 
+def test_a_smaller_total_of_a_request_leaves_out_limits_of_the_defaults_that_have_no_room_in_it() -> None:
+    defaults = ContextSettings(budget=ContextBudget(total=4000, output=512, documents=1500, history=200))
+    merged = ContextSettings(budget=ContextBudget(total=500)).over(defaults)
+    assert merged.conflict() is None
+    assert merged.budget == ContextBudget(total=500, history=200)
+    own = ContextSettings(budget=ContextBudget(total=500, documents=600)).over(defaults)
+    assert own.conflict() == ("budget.documents", "must be less than budget.total, which is 500")
+
+
 def test_the_model_of_a_ranking_belongs_to_it() -> None:
     defaults = ContextSettings(rank="reranker", rank_model="judge")
     assert ContextSettings(rank="reranker").over(defaults).rank_model == "judge"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from functools import cache
@@ -248,6 +249,37 @@ def test_single_tokens_take_the_short_way_and_show_the_same() -> None:
         if short.finish is FinishReason.LENGTH:
             taken, total = taken + short.num_short, total + len(text)
     assert taken > total / 2
+
+
+def test_a_token_that_has_never_come_takes_the_short_way_too() -> None:
+    output_rules.cache_clear()
+    answer = Answer(SECRET, logprobs=None).say_tokens("quite new words, secrecy")
+    assert answer.num_short == len("quite new words, secrecy") - 1  # the first opens the way
+    assert answer.text == "quite new words, secrecy"
+
+
+@pytest.mark.parametrize("said", ["an answer", "a secret plan"])
+def test_an_answer_under_rules_leaves_no_garbage(said: str) -> None:
+    """The collector would have to find it."""
+    ruleset, params = output_rules((SECRET,)), SamplingParams()
+
+    def answer() -> None:
+        submit = Submit("r/0", [1], params, 0, 99)
+        active = ActiveRequest("r", [submit], lambda index: ChoiceStream(index, params, Letters()))
+        active.filter_output(lambda: RuleFilter(ruleset.matcher, None, lambda *hit: None))
+        for letter in said:
+            active.push(Delta(id="r/0", tokens=[ord(letter)]))
+        active.push(Delta(id="r/0", finish=FinishReason.LENGTH))
+        assert (active.completion().choices[0].finish is FinishReason.LENGTH) == (said == "an answer")
+
+    answer()  # what is made once is there
+    gc.collect()
+    gc.disable()
+    try:
+        answer()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_alternatives_that_would_make_a_match_are_hidden() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import pytest
 import re2
 
 from penstock.errors import InvalidSetting
-from penstock.gateway.safety.matcher import Expired, Matcher, Pattern
+from penstock.gateway.safety.matcher import LEARN_WORK, MAX_WORK, Expired, Matcher, Pattern, Step
 from penstock.gateway.safety.pattern import analyze
 from penstock.gateway.safety.rules import Rules
 from penstock.settings import SafetyEntry
@@ -134,6 +135,37 @@ def test_steps_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> 
         state = step.state
     assert one.step(state, "abc").hit == "rule0"
     assert "abc" not in state.steps
+
+
+def test_a_new_text_goes_along_the_steps_of_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a bed for the boss, 123 secondhand cars and a bombast of seclusion\n"
+    one, other, searched = matcher(*SOURCES), matcher(*SOURCES), []
+    state = one.beginning
+    for char in text:
+        state = one.step(state, char).state
+    search = one._step
+
+    def count(window: str, piece: str, *, ended: bool) -> Step:
+        searched.append(piece)
+        return search(window, piece, ended=ended)
+
+    monkeypatch.setattr(one, "_step", count)
+    state = one.beginning
+    for word in re.findall(r"\s*\S+", text):
+        step, expected = one.step(state, word), other._step(state.window, word, ended=False)
+        assert (step.shown, step.state.window) == (expected.shown, expected.state.window)
+        assert state.steps[word] == (step.shown, step.state)
+        state = step.state
+    assert searched == []
+    one.step(state, "qbex")  # nothing is known behind a q: one character is learned, and RE2 sees what is left
+    assert searched == ["q", "bex"]
+
+
+def test_where_a_search_may_take_long_a_text_is_searched_once() -> None:
+    one = matcher(r"[ab]{0,700}c\d[ab]{20}", "x")
+    assert LEARN_WORK < one.program_size * one.longest <= MAX_WORK
+    assert one.learn(one.beginning, "ab") is None
+    assert not one.beginning.steps
 
 
 def test_half_a_surrogate_pair_is_matched_as_something_else() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.deployment.ticket import Ticket
@@ -38,6 +39,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 KEYS = SafetyEntry(name="keys", patterns=("sk-[a-z]{4}",))
 ACME = SafetyEntry(name="orion", terms=("Project Orion",), tenants=("acme",))
+MANY_RULES = (KEYS, *(SafetyEntry(name=f"r{number}", terms=(f"forbidden{number} word",)) for number in range(100)))
 PARAMS = SamplingParams()
 
 
@@ -146,6 +148,35 @@ async def test_text_that_cannot_be_checked_in_time_is_refused() -> None:
     safety = safety_of(KEYS, clock=lambda: float(next(ticks) * 100))
     with pytest.raises(SafetyUnavailable):
         await safety.check([request("x" * 200_000)])
+
+
+@in_loop
+async def test_a_search_leaves_the_event_loop_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+        threads.append(function)
+        return function(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    long, many = request("x y " * 4000), request(messages=[{"role": "user", "content": "hello"}] * 50)
+    quick = safety_of(*MANY_RULES, clock=lambda: 0.0)
+    for one in (long, many):
+        await quick.check([one])
+        assert (
+            await rejected(quick, msgspec.structs.replace(one, documents=(Document(id="d", text="sk-abcd"),)))
+            is not None
+        )
+    assert threads == []
+    for one in (long, many):
+        seconds = iter(range(100_000))
+        slow = safety_of(*MANY_RULES, clock=lambda ticks=seconds: next(ticks) / 1000)  # type: ignore[misc]
+        await slow.check([one])
+        assert len(threads) == 1
+        threads.clear()
+    monkeypatch.setattr(module, "SHORT_WORK", 400_000)  # so that a slice would be shorter than what overlaps
+    await quick.check([long])
+    assert len(threads) == 1
 
 
 class Letters:

@@ -21,12 +21,14 @@ interface Assembly {
 }
 
 const POLICIES = [
+  ["", "The model’s default"],
   ["drop_oldest", "Drop the oldest turns"],
   ["keep_first", "Keep the first turn"],
   ["summarize", "Summarize (room only)"],
   ["keep_all", "Drop none"],
 ] as const;
 const RANKINGS = [
+  ["", "The model’s default"],
   ["bm25", "BM25"],
   ["given", "As given"],
 ] as const;
@@ -45,8 +47,8 @@ export function TokenBudget() {
   const history = useSignal("");
   const documents = useSignal("");
   const user = useSignal("Summarise the documents.");
-  const reserved = useSignal(256);
-  const assembly = useSignal<Assembly>({ on: false, history: "drop_oldest", rank: "bm25", total: null, documents: null });
+  const reserved = useSignal<number | null>(256);
+  const assembly = useSignal<Assembly>({ on: false, history: "", rank: "", total: null, documents: null });
   const found = useSignal<Budget | null>(null);
   const problem = useSignal("");
   useEffect(() => {
@@ -87,9 +89,10 @@ export function TokenBudget() {
             <input
               id={id}
               type="number"
-              min={0}
-              value={reserved.value}
-              onInput={({ currentTarget: field }) => (reserved.value = Math.max(0, Math.floor(field.valueAsNumber || 0)))}
+              min={1}
+              placeholder="256"
+              value={reserved.value ?? ""}
+              onInput={({ currentTarget: field }) => (reserved.value = field.valueAsNumber >= 1 ? Math.floor(field.valueAsNumber) : null)}
             />
           )}
         </Field>
@@ -144,7 +147,7 @@ function AssemblyOptions({ assembly }: { assembly: Signal<Assembly> }) {
       <summary>Context assembly</summary>
       {now.on && (
         <>
-          <p class="note">What a request with these options as its context keeps, cuts and drops. Rankings that ask a model are not planned.</p>
+          <p class="note">What a request with these options as its context keeps, cuts and drops; what is left open is as the model’s defaults say. Rankings that ask a model are not planned.</p>
           <div class="budget">
             {tokens("Total budget", "total", "the context")}
             {tokens("Budget of documents", "documents", "what is left")}
@@ -159,7 +162,7 @@ function AssemblyOptions({ assembly }: { assembly: Signal<Assembly> }) {
 
 /** As the server takes them. */
 function options({ history, rank, total, documents }: Assembly) {
-  return { history, rank, keep_first: history === "keep_first" ? 1 : null, budget: { total, documents } };
+  return { history: history || null, rank: rank || null, keep_first: history === "keep_first" ? 1 : null, budget: { total, documents } };
 }
 
 const orNull = <T,>(list: T[]): T[] | null => (list.length ? list : null);
