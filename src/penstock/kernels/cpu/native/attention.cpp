@@ -99,7 +99,7 @@ __attribute__((noinline)) void score_int4(const float* q, const View& view, int 
 // All groups of a view, several at a time.
 template <int R, class Score, class ScoreOne>
 void score_groups(const View& view, Score score_some, ScoreOne score_one) {
-    constexpr int G = R <= 2 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
+    constexpr int G = R <= 3 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
     int group = view.from / LANES;
     const int end = (view.to + LANES - 1) / LANES;
     for (; group + G <= end; group += G) score_some(group);
@@ -108,7 +108,7 @@ void score_groups(const View& view, Score score_some, ScoreOne score_one) {
 
 template <class E, int R>
 void score_as(const float* q, const View& view, int64_t dim, float* out) {
-    constexpr int G = R <= 2 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
+    constexpr int G = R <= 3 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
     score_groups<R>(
         view, [&](int group) { score<E, R, G>(q, view, group, dim, out); },
         [&](int group) { score<E, R, 1>(q, view, group, dim, out); });
@@ -116,7 +116,7 @@ void score_as(const float* q, const View& view, int64_t dim, float* out) {
 
 template <int R>
 void score_rows(const float* q, const View& view, int64_t dim, float* out) {
-    constexpr int G = R <= 2 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
+    constexpr int G = R <= 3 ? 2 * SCORE_GROUPS : SCORE_GROUPS;
     switch (view.key_type) {
         case PAGE_F32: return score_as<float, R>(q, view, dim, out);
         case PAGE_F16: return score_as<uint16_t, R>(q, view, dim, out);
