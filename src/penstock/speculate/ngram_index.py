@@ -1,5 +1,6 @@
-"""Where tokens have occurred before: a chain for each n-gram, from its last occurrence to those before it, as compressors
-have them. Along the chain of the newest n-gram the longest match is found. Many tokens are added by numpy, few one by one.
+"""Where tokens have occurred before: a chain for each n-gram, from its last occurrence to those before it, as
+compressors have them. Along the chain of the newest n-gram the longest match is found. Many tokens are added by numpy,
+few one by one.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class NgramIndex:
         self._last.update(zip(ordered[ends].tolist(), (order[ends] + first).tolist(), strict=True))
 
     def find(self, known: Array, within: Array) -> tuple[int, int] | None:
-        """Where the tokens at the end of `known` have occurred in `within`, whose n-grams these are: the position behind
-        them, and how many are the same, looking back from there. Of several that are as long, one that goes on as most
-        of them do, the first of those. Of a sequence itself, call `extend` with its length - 1 before."""
+        """Where the tokens at the end of `known` have occurred in `within`, whose n-grams these are: the position
+        behind them, and how many are the same, looking back from there. Of several that are as long, one that goes on
+        as most of them do, the first of those. Of a sequence itself, call `extend` with its length - 1 before."""
         if len(known) < self._least:
             return None
         newest: list[int] = known[-self._least :].tolist()
