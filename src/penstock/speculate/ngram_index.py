@@ -21,7 +21,8 @@ class NgramIndex:
     """Of one sequence. Holds no tokens."""
 
     def __init__(self, least: int = 2) -> None:
-        """`least`: tokens of a match, 1 or 2, which are the n-grams."""
+        """`least`: tokens of a match, 1 or 2, which are the n-grams. Matches of 1 have no more: this index is asked
+        where no pair has occurred."""
         self._least = least
         self._last: dict[int, int] = {}  # n-gram -> position behind its last occurrence
         self._before = array("i", [0] * least)  # by position: that of the occurrence before; 0: there is none
@@ -71,16 +72,22 @@ class NgramIndex:
         places = [position]
         while len(places) < CANDIDATES and (position := self._before[position]):
             places.append(position)
-        if len(places) == 1:
-            return places[0], int(_common(known, within, np.array(places))[0])
+        if self._least == 1:
+            return _first_of_most(places, within), 1
         found = np.array(places)
         same = _common(known, within, found)
         longest = int(same.max())
-        best = found[same == longest]
-        following = within[best]
-        tokens, counts = np.unique(following, return_counts=True)
-        chosen = best[counts[np.searchsorted(tokens, following)] == counts.max()]
-        return int(chosen[-1]), longest
+        return _first_of_most(found[same == longest].tolist(), within), longest
+
+
+def _first_of_most(places: list[int], within: Array) -> int:
+    """Of `places`, the newest first, the oldest that goes on as most of them do."""
+    if len(places) == 1:
+        return places[0]
+    following: list[int] = within[places].tolist()
+    counts = [following.count(token) for token in following]
+    most = max(counts)
+    return next(place for place, count in zip(reversed(places), reversed(counts), strict=True) if count == most)
 
 
 def _common(known: Array, within: Array, positions: Array) -> Array:

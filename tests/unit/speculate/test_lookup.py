@@ -74,7 +74,8 @@ def test_an_index_finds_the_same_however_it_grew(least: int, tokens: list[int], 
 
     def same(at: int) -> int:
         """Tokens before `at` that are the same as the last ones."""
-        return next((n for n in range(min(at, LONGEST)) if tokens[at - 1 - n] != tokens[-1 - n]), min(at, LONGEST))
+        most = min(at, LONGEST if least > 1 else 1)
+        return next((n for n in range(most) if tokens[at - 1 - n] != tokens[-1 - n]), most)
 
     ends = [at for at in range(least, len(tokens)) if same(at) >= least][-CANDIDATES:]
     if not ends:
