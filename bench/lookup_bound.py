@@ -5,7 +5,8 @@ an earlier occurrence of the last tokens, if always the right occurrence is pick
                                  [--prompts 10] [--tokens 128] [--only summarization,rag]
 
 `--costs`: time of a step by the tokens it computes, in any unit; in between costs lie on lines. The bound is given for
-matches of at least 1, 2 and 3 tokens, with free drafts and at these costs.
+matches of at least 1, 2 and 3 tokens, with free drafts and at these costs; and beside it what the engine's own proposer
+and rules make of the same answers at these costs (bench/lookup_replay.py).
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lookup_replay import replay
 from penstock import LLM, SamplingParams
 from speculation import categories
 
@@ -43,7 +45,13 @@ def main() -> None:
                 for table in ([1.0] * len(costs), costs)
             ]
             pairs = ", ".join(f"{free} and {priced}" for free, priced in zip(bounds[::2], bounds[1::2], strict=True))
-            print(f"{category:16} {tokens:6} tokens, free and priced, by least match: {pairs}", flush=True)
+            real = replay(answers, measured, llm.pipeline.spec.end_tokens)
+            ratio, right = tokens * measured[1] / real.seconds, real.accepted / max(1, real.drafted)
+            print(
+                f"{category:16} {tokens:6} tokens, free and priced, by least match: {pairs}; "
+                f"replayed {ratio:.2f}, {right:.0%} of the drafts right",
+                flush=True,
+            )
 
 
 def least_time(prompt: list[int], answer: list[int], least: int, costs: list[float]) -> float:

@@ -14,6 +14,7 @@ from helpers.tiny_requests import PARAMS, PROMPTS, outputs
 from penstock import LLM, SamplingParams
 from penstock.flow import Completion
 from penstock.forward.draft_audit import DraftAudit
+from penstock.kernels.cpu import library
 
 pytestmark = needs_library
 
@@ -27,6 +28,18 @@ def open_model(tiny: Path, **settings: Any) -> LLM:
 def expected(tiny: Path) -> list[Completion]:
     with open_model(tiny) as llm:
         return llm.generate(PROMPTS, PARAMS)
+
+
+def test_steps_are_measured_again_with_another_build_of_the_kernels(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    kept = []
+    for build in ((1, 1), (1, 1), (1, 2)):
+        monkeypatch.setattr(library, "build", lambda build=build: build)
+        open_model(tiny, speculate="lookup").close()
+        kept.append(len(list((tmp_path / "step_costs").iterdir())))
+    assert kept == [1, 1, 2]
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])

@@ -62,7 +62,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     )
     costs: StepCosts | None = None
     if source is not None:
-        what = (config.files.name, model.num_bytes, library.isa(), config.threads)
+        what = (config.files.name, model.num_bytes, library.build(), library.isa(), config.threads)
         limits, groups = config.limits, len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(source.build(_host(config, model, pool, backend, size)), costs, config.audit)

@@ -32,8 +32,8 @@ def step_costs(
     sizes: Sequence[int] = ROWS,
     draft_s: float = 0.0,
 ) -> StepCosts:
-    """Of steps with up to `max_rows` rows. `what` names all that they depend on: model, kernels, threads. `draft_s` as
-    in `StepCosts`."""
+    """Of steps with up to `max_rows` rows. `what` names all that they depend on: model, kernels, their build, threads.
+    `draft_s` as in `StepCosts`."""
     sizes = [rows for rows in sizes if rows <= max(2, max_rows)]
     name = hashlib.blake2b(repr((what, sizes, os.cpu_count())).encode(), digest_size=12).hexdigest()
     file = cache_root() / FOLDER / f"{name}.json"

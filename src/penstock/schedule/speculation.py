@@ -18,7 +18,7 @@ from penstock.flow.step_costs import StepCosts
 if TYPE_CHECKING:
     from penstock.schedule.sequence import Sequence
 
-MOST_DRAFTS = 16  # of a row
+MOST_DRAFTS = 15  # of a row: with the newest token they fill tiles of the kernels
 FIRST_CREDIT = 0.4  # one draft of a single stream on a CPU
 TOKEN_CREDIT = 0.02
 MOST_CREDIT = 6.0

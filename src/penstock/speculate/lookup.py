@@ -14,9 +14,10 @@ from penstock.speculate.output_store import OutputStore
 from penstock.speculate.proposer import DraftRow, Host, Proposal
 from penstock.store.files import ModelFiles
 
-# How likely a token is right, by the number of tokens that are the same: up to 4, 7, 15, or more. First those of the
-# sequence itself, then those of earlier outputs.
-RATES = (0.3, 0.5, 0.7, 0.85, 0.2, 0.4, 0.6, 0.8)
+# How likely a token is right, by the number of tokens that are the same: 1, up to 4, 7, 15, or more. Those of earlier
+# outputs are 2 at least.
+OWN_RATES = (0.2, 0.3, 0.5, 0.7, 0.85)
+OUTPUT_RATES = (0.2, 0.4, 0.6, 0.8)
 LONG = 16  # tokens: such a match is good enough
 LEAD = 8  # tokens of the prompt that are kept with an output, so that its first tokens are found, too
 
@@ -40,13 +41,14 @@ class IndexedSequence:
     scope: bytes
     prompt_length: int
     length: int = 0  # tokens, when something was last proposed
-    index: NgramIndex = field(default_factory=NgramIndex)
+    pairs: NgramIndex = field(default_factory=NgramIndex)
+    singles: NgramIndex = field(default_factory=lambda: NgramIndex(1))  # asked where no pair has occurred before
 
 
 class PromptLookup:
     """Implements `Proposer`."""
 
-    kinds = RATES
+    kinds = OWN_RATES + OUTPUT_RATES
     computes = False
     taps = None
 
@@ -73,12 +75,13 @@ class PromptLookup:
         sequence, length = self._sequences[row.slot], row.length
         known = self._tokens[row.slot, :length]
         sequence.length = length
-        sequence.index.extend(known, length - 1)
-        position, same = sequence.index.find(known, known) or (0, 0)
+        for index in (sequence.pairs, sequence.singles):
+            index.extend(known, length - 1)
+        position, same = sequence.pairs.find(known, known) or sequence.singles.find(known, known) or (0, 0)
         if same < LONG:
             earlier = self._outputs.find(sequence.scope, known, row.most)
             if earlier is not None and earlier[1] > same:
-                return Proposal(earlier[0], len(RATES) // 2 + _kind(earlier[1]))
+                return Proposal(earlier[0], len(OWN_RATES) - 1 + _kind(earlier[1]))
         if not same:
             return Proposal([])
         tokens: list[int] = known[position : position + row.most].tolist()
@@ -88,4 +91,4 @@ class PromptLookup:
 
 
 def _kind(same: int) -> int:
-    return (same > 4) + (same > 7) + (same > 15)
+    return (same > 1) + (same > 4) + (same > 7) + (same > 15)

@@ -1,5 +1,5 @@
-"""Where tokens have occurred before: a chain for each pair of tokens, from its last occurrence to those before it, as
-compressors have them. Along the chain of the newest pair the longest match is found. Many tokens are added by numpy,
+"""Where tokens have occurred before: a chain for each n-gram, from its last occurrence to those before it, as
+compressors have them. Along the chain of the newest n-gram the longest match is found. Many tokens are added by numpy,
 few one by one.
 """
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from penstock.kernels.arrays import Array
 
-LEAST = 2  # tokens of a match
 CANDIDATES = 16  # occurrences that are compared, the newest first: more find hardly anything better
 LONGEST = 32  # tokens that are compared
 FEW = 16  # tokens up to which adding them one by one is faster
@@ -21,35 +20,39 @@ _BACK = np.arange(LONGEST)
 class NgramIndex:
     """Of one sequence. Holds no tokens."""
 
-    def __init__(self) -> None:
-        self._last: dict[int, int] = {}  # pair -> position behind its last occurrence
-        self._before = array("i", [0, 0])  # by position: that of the occurrence before; 0: there is none
-        self._size = 1  # positions whose pairs are there
+    def __init__(self, least: int = 2) -> None:
+        """`least`: tokens of a match, 1 or 2, which are the n-grams. Matches of 1 have no more: this index is asked
+        where no pair has occurred."""
+        self._least = least
+        self._last: dict[int, int] = {}  # n-gram -> position behind its last occurrence
+        self._before = array("i", [0] * least)  # by position: that of the occurrence before; 0: there is none
+        self._size = least - 1  # positions whose n-grams are there
 
     def extend(self, known: Array, end: int) -> None:
-        """Add the pairs that end before `end`."""
-        first = self._size + 1  # positions behind the new pairs: first .. end
+        """Add the n-grams that end before `end`."""
+        first = self._size + 1  # positions behind the new n-grams: first .. end
         if first > end:
             return
         self._size = end
+        tokens = known[first - self._least : end]
         if end - first < FEW:
-            tokens: list[int] = known[first - 2 : end].tolist()
-            for place in range(len(tokens) - 1):
-                pair = tokens[place] << 32 | tokens[place + 1]
-                self._before.append(self._last.get(pair, 0))
-                self._last[pair] = first + place
+            few: list[int] = tokens.tolist()
+            for place in range(end - first + 1):
+                gram = few[place] if self._least == 1 else few[place] << 32 | few[place + 1]
+                self._before.append(self._last.get(gram, 0))
+                self._last[gram] = first + place
         else:
-            self._extend_by_many(known[first - 2 : end].astype(np.int64), first)
+            wide = tokens.astype(np.int64)
+            self._extend_by_many(wide if self._least == 1 else wide[:-1] << 32 | wide[1:], first)
 
-    def _extend_by_many(self, tokens: Array, first: int) -> None:
-        pairs = tokens[:-1] << 32 | tokens[1:]
-        order = pairs.argsort(kind="stable")  # occurrences of a pair one behind the other, in their order
-        ordered = pairs[order]
+    def _extend_by_many(self, grams: Array, first: int) -> None:
+        order = grams.argsort(kind="stable")  # occurrences of an n-gram one behind the other, in their order
+        ordered = grams[order]
         repeats = ordered[1:] == ordered[:-1]
-        before = np.zeros(len(pairs), dtype=np.int32)
+        before = np.zeros(len(grams), dtype=np.int32)
         before[order[1:][repeats]] = order[:-1][repeats] + first
         begins = np.flatnonzero(np.concatenate(([True], ~repeats)))
-        ends = np.concatenate((begins[1:], [len(pairs)])) - 1
+        ends = np.concatenate((begins[1:], [len(grams)])) - 1
         if self._last:
             known = [self._last.get(pair, 0) for pair in ordered[begins].tolist()]
             before[order[begins]] = known
@@ -57,29 +60,34 @@ class NgramIndex:
         self._last.update(zip(ordered[ends].tolist(), (order[ends] + first).tolist(), strict=True))
 
     def find(self, known: Array, within: Array) -> tuple[int, int] | None:
-        """Where the tokens at the end of `known` have occurred in `within`, whose pairs these are: the position behind
-        them, and how many are the same, looking back from there. Of several that are as long, one that goes on as most
-        of them do, the first of those. Of a sequence itself, call `extend` with its length - 1 before."""
-        length = len(known)
-        if length < LEAST:
+        """Where the tokens at the end of `known` have occurred in `within`, whose n-grams these are: the position
+        behind them, and how many are the same, looking back from there. Of several that are as long, one that goes on
+        as most of them do, the first of those. Of a sequence itself, call `extend` with its length - 1 before."""
+        if len(known) < self._least:
             return None
-        first, second = known[length - LEAST :].tolist()
-        position = self._last.get(first << 32 | second, 0)
+        newest: list[int] = known[-self._least :].tolist()
+        position = self._last.get(newest[0] if self._least == 1 else newest[0] << 32 | newest[1], 0)
         if not position:
             return None
         places = [position]
         while len(places) < CANDIDATES and (position := self._before[position]):
             places.append(position)
-        if len(places) == 1:
-            return places[0], int(_common(known, within, np.array(places))[0])
+        if self._least == 1:
+            return _first_of_most(places, within), 1
         found = np.array(places)
         same = _common(known, within, found)
         longest = int(same.max())
-        best = found[same == longest]
-        following = within[best]
-        tokens, counts = np.unique(following, return_counts=True)
-        chosen = best[counts[np.searchsorted(tokens, following)] == counts.max()]
-        return int(chosen[-1]), longest
+        return _first_of_most(found[same == longest].tolist(), within), longest
+
+
+def _first_of_most(places: list[int], within: Array) -> int:
+    """Of `places`, the newest first, the oldest that goes on as most of them do."""
+    if len(places) == 1:
+        return places[0]
+    following: list[int] = within[places].tolist()
+    counts = [following.count(token) for token in following]
+    most = max(counts)
+    return next(place for place, count in zip(reversed(places), reversed(counts), strict=True) if count == most)
 
 
 def _common(known: Array, within: Array, positions: Array) -> Array:
