@@ -448,7 +448,7 @@ def test_the_planner_calculates_latency_hardware_and_cost(visit: Visit, server: 
     )
 
 
-def test_the_planner_counts_the_tokens_of_a_prompt(visit: Visit, server: Server) -> None:
+def test_the_planner_counts_the_tokens_of_a_prompt(visit: Visit, server: Server, watched: PageErrors) -> None:
     page = visit("planner/tokens")
     free = page.locator("[data-plan=counts_free]")
     expect(free).to_have_text(f"{LONG_CONTEXT - 3800:,}")
@@ -472,6 +472,10 @@ def test_the_planner_counts_the_tokens_of_a_prompt(visit: Visit, server: Server)
     page.get_by_label("History policy").select_option("keep_all")
     page.get_by_label("Ranking").select_option("given")
     expect(page.locator("tr[data-kind=document][data-action=kept]")).to_contain_text("1")
+    watched.allowed = ("400 (Bad Request)",)
+    page.get_by_label("Total budget").fill("20")
+    expect(page.get_by_text("must be less than budget.total, which is 20")).to_be_visible()
+    expect(page.get_by_label("Parts of the prompt")).to_have_count(0)  # of the input before
 
 
 def test_a_request_shows_how_its_prompt_was_assembled(visit: Visit, server: Server) -> None:

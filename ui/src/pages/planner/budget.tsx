@@ -65,7 +65,7 @@ export function TokenBudget() {
         },
       }).then(
         (answer) => ((found.value = answer), (problem.value = "")),
-        (error: unknown) => (problem.value = errorMessage(error)),
+        (error: unknown) => ((found.value = null), (problem.value = errorMessage(error))), // its figures are of other input
       );
     }, SETTLE_MS);
     return () => clearTimeout(timer);
