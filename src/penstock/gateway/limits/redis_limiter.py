@@ -73,6 +73,7 @@ class RedisLimiter:
         self._unsent: deque[Unsent] = deque(maxlen=MAX_UNSENT)
         self._seeding: dict[Account, asyncio.Task[None]] = {}
         self._heartbeat: asyncio.Task[None] | None = None
+        self._closed = False
         self._renewing = asyncio.Lock()
         self._numbers = count()
 
@@ -87,6 +88,7 @@ class RedisLimiter:
         self._heartbeat = asyncio.create_task(self._beat_forever(), name="limits heartbeat")
 
     async def close(self) -> None:
+        self._closed = True  # the client of Redis may lose a cancellation that comes while it reads
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             await asyncio.gather(self._heartbeat, return_exceptions=True)
@@ -197,7 +199,7 @@ class RedisLimiter:
         await self._store.seed(account, spend.day_microusd, spend.month_microusd, len(tokens), sum(tokens))
 
     async def _beat_forever(self) -> None:
-        while True:
+        while not self._closed:
             await asyncio.sleep(self._heartbeat_s)
             await self._beat()
 
