@@ -29,7 +29,7 @@ class EngineQueries:
         return answer
 
     def fail_all(self, error: PenstockError) -> None:
-        """The engine has died, or is closed: nobody answers any more."""
+        """The engine has died or is closed: queries that wait are failed, as no answer will come."""
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():
