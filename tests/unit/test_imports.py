@@ -24,6 +24,10 @@ ENGINE = ("numpy", "torch", "triton", "zmq")
             "penstock.engine.local, penstock.startup.build, penstock.forward.native_backend",
             ("asyncio", "click", "zmq", "multiprocessing.shared_memory", *WEB, *TOOLS, "torch", "triton"),
         ),
+        (
+            "penstock.store.resolve, penstock.store.adapter_source",
+            ("zipfile", "subprocess", "tempfile"),
+        ),  # a model on the disk
         ("penstock.engine.worker", ("asyncio", "click", *WEB, *TEXT, *TOOLS, "torch", "triton")),
         ("penstock.http.app, penstock.http.server", ("llguidance", *TOOLS, *ENGINE)),  # the frontend of a server
         ("penstock.frontends.worker", ("llguidance", *TOOLS, *ENGINE)),

