@@ -30,11 +30,18 @@ struct PanelBlocks {
     const uint16_t* offsets;
 };
 
-// The blocks that are fetched while others are multiplied, and which lines of a block of both panels a tile fetches.
+// What is fetched while others are multiplied: pieces of two panels, which are read line by line as they lie in memory, so that
+// the processor's own prefetchers see few streams.
 struct Fetch {
     PanelBlocks blocks;
-    int64_t begin, end;
+    int64_t from, each;  // lines of codes: where a tile begins, and how many it fetches with a block
+    bool factors;        // whether it fetches scales and offsets, too
 };
+
+// Fetches the line of a byte of two pieces, which have `half` bytes each and begin `stride` bytes apart.
+inline void fetch_line(const void* pieces, int64_t byte, int64_t half, int64_t stride) {
+    _mm_prefetch(static_cast<const char*>(pieces) + byte + (byte >= half ? stride - half : 0), _MM_HINT_T0);
+}
 
 // Adds the products of `count` blocks with T tokens to `sums` [T][32], or writes them there if they are the row's first ones.
 // `blocks` is the number of blocks of a row of the matrix and of x.
@@ -43,7 +50,7 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
                float* sums) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     constexpr bool HALVES = KIND == U8_HALVES;
-    constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = BYTES / 64, SCALES = HALVES ? 2 * PANEL : PANEL;
+    constexpr int64_t BYTES = NIBBLES ? 256 : 512, SCALES = HALVES ? 2 * PANEL : PANEL;
     const __m512i low = _mm512_set1_epi8(15), upper = _mm512_set1_epi8(static_cast<char>(0xf0));
     __m512 total[T][PAIR];
 #pragma GCC unroll 8
@@ -51,13 +58,14 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
         for (int p = 0; p < PAIR; ++p)
             total[t][p] = first_ones ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + (t * PAIR + p) * PANEL);
     for (int64_t b = 0; b < count; ++b, ++x, at.codes += BYTES, at.scales += SCALES) {
-        for (int64_t line = fetch.begin; line < fetch.end; ++line)
-            _mm_prefetch(fetch.blocks.codes + (line / LINES * blocks + b) * BYTES + line % LINES * 64, _MM_HINT_T0);
-        if (fetch.begin == 0) {
-            for (int p = 0; p < PAIR; ++p) {
-                _mm_prefetch(fetch.blocks.scales + (p * blocks + b) * SCALES, _MM_HINT_T0);
-                if (OFFSET) _mm_prefetch(fetch.blocks.offsets + (p * blocks + b) * PANEL, _MM_HINT_T0);
-            }
+        const int64_t line = fetch.from + b * fetch.each, end = smaller(line + fetch.each, PAIR * count * BYTES / 64);
+        for (int64_t byte = line * 64; byte < end * 64; byte += 64)
+            fetch_line(fetch.blocks.codes, byte, count * BYTES, blocks * BYTES);
+        if (fetch.factors) {
+            constexpr int64_t OF_SCALES = SCALES * sizeof(uint16_t), OF_OFFSETS = PANEL * sizeof(uint16_t);
+            for (int64_t byte = PAIR * b * OF_SCALES; byte < PAIR * (b + 1) * OF_SCALES; byte += 64)
+                fetch_line(fetch.blocks.scales, byte, count * OF_SCALES, blocks * OF_SCALES);
+            if (OFFSET) fetch_line(fetch.blocks.offsets, PAIR * b * OF_OFFSETS, count * OF_OFFSETS, blocks * OF_OFFSETS);
         }
         __m512i products[T][PAIR], others[T][PAIR];  // of the first and the last 16 inputs: one chain would wait for itself
 #pragma GCC unroll 8
@@ -158,7 +166,8 @@ void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first
         for (int64_t tile = 0; tile < tiles; ++tile) {
             const int64_t token = tile * PAIR_TOKENS;
             const Quantized* x = work.quantized + (from + token) * blocks + begin;
-            const Fetch fetch{next, LINES * tile / tiles, LINES * (tile + 1) / tiles};
+            const int64_t each = (LINES + tiles - 1) / tiles;
+            const Fetch fetch{next, tile * each * (end - begin), each, tile == 0};
             const auto add = [&](auto tile_of) { tile_of(here, fetch, end - begin, blocks, x, chunk == 0, sums[token]); };
             switch (tokens - token) {
                 case 1: add(pair_tile<KIND, 1>); break;
