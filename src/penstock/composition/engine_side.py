@@ -16,6 +16,7 @@ from penstock.flow.prefix import draw_secret
 from penstock.flow.transfer import TransferSetup
 from penstock.settings import ModelEntry, ObserveSettings, Settings
 from penstock.startup import process_tuning
+from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
     from penstock.cluster.ray_cluster import RayCluster
@@ -37,6 +38,7 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     from penstock.engine.local import LocalEngine
 
     loop, facts = engine_loop(settings)
+    trim_heap()  # what loading has left
     if facts["device"] == "cpu":
         return LocalEngine(loop), facts
     from penstock.startup.torch_process import release_device_memory

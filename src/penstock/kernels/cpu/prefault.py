@@ -15,9 +15,9 @@ from collections.abc import Callable
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.arena import PAGE
 
-# Populated beyond the blocks in use: what decoding takes next. A long prompt's step may wait for some pages, once; a
-# reserve for that would cost every engine its memory.
-AHEAD_BLOCKS = 4
+# Populated beyond the blocks in use, in whole pages: what decoding takes next. A long prompt's step may wait for some
+# pages, once; a reserve for that would cost every engine its memory.
+AHEAD_BLOCKS = 1
 
 MADV_POPULATE_WRITE = 23  # of Linux 5.14; it changes no content, so others may write meanwhile
 
