@@ -154,16 +154,15 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
 
 
 def _adapter_bytes(settings: Settings, kind: BackendKind) -> int:
-    """0: sequences with an adapter are refused."""
+    """Of each rank. 0: sequences with an adapter are refused."""
     asked = settings.cache.adapter_memory
-    if settings.engine.tensor_parallel > 1:
-        if asked not in (None, "auto"):
-            raise InvalidSetting("adapter_memory: adapters do not run with tensor_parallel yet", param="adapter_memory")
-        return 0
     if asked is None and kind == "cuda" and not settings.model.adapters:
         return 0  # all memory is for the KV cache, and no graphs for adapters are captured
-    auto = GPU_ADAPTER_MEMORY if kind == "cuda" else ADAPTER_MEMORY
-    return parse_bytes(auto if asked in (None, "auto") else asked, "adapter_memory")
+    if asked is not None and asked != "auto":
+        return parse_bytes(asked, "adapter_memory")
+    if kind == "cuda":
+        return parse_bytes(GPU_ADAPTER_MEMORY, "adapter_memory")
+    return parse_bytes(ADAPTER_MEMORY, "adapter_memory") // settings.engine.tensor_parallel
 
 
 def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:

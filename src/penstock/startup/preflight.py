@@ -49,10 +49,6 @@ def check(settings: Settings, spec: ModelSpec) -> None:
             param="speculate",
         )
     ranks = settings.engine.tensor_parallel
-    if settings.model.adapters and ranks > 1:
-        raise InvalidSetting(
-            "adapters do not run with tensor_parallel yet: merge them (`penstock merge`)", param="adapters"
-        )
     if ranks > 1:
         _check_ranks(settings, spec)
     _least_types(settings).check_head_dim(spec.head_dim, spec.name)
