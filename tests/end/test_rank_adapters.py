@@ -71,11 +71,11 @@ def group(model: Path) -> Iterator[AdapterProcess]:
 
 
 def jobs_of(adapters: list[Adapter]) -> list[Job]:
-    """With adapters and without, greedy and drawn; embeddings; each twice, so that prefixes are hit."""
+    """With adapters and without, greedy and drawn, and embeddings."""
     owners = [*adapters, None]
-    made = [Job(TEXT[: 20 + 7 * place], owner, SCORED) for place, owner in enumerate(owners)]
-    made += [Job(TEXT[place : 30 + place], owner, DRAWN) for place, owner in enumerate(owners)]
-    return (made + [Job(TEXT[:30], owner, task="embed") for owner in owners]) * 2
+    made = [Job(TEXT[: 20 + 7 * place], owner, SCORED, 8) for place, owner in enumerate(owners)]
+    made += [Job(TEXT[place : 30 + place], owner, DRAWN, 8) for place, owner in enumerate(owners)]
+    return made + [Job(TEXT[:30], owner, task="embed") for owner in owners]
 
 
 def assert_same(found: list[Answer], expected: list[Answer]) -> None:
@@ -127,7 +127,7 @@ def test_an_adapter_that_was_removed_may_come_again(
 def test_what_cannot_be_loaded_ends_its_own_sequences_only(
     group: AdapterProcess, alone: AdapterEngine, adapters: list[Adapter], spec: ModelSpec, tmp_path: Path
 ) -> None:
-    bystander = group.submit(Job(TEXT[:20], adapters[0], max_output=60))
+    bystander = group.submit(Job(TEXT[:20], adapters[0], max_output=30))
 
     def error(name: str, change: Callable[[Path], object]) -> str:
         folder = write_adapter(tmp_path / name, spec)
@@ -142,7 +142,7 @@ def test_what_cannot_be_loaded_ends_its_own_sequences_only(
     assert "has changed on disk" in error("changed", lambda folder: write_adapter(folder, spec, seed=5))
     large = named(write_adapter(tmp_path / "large", spec, rank=200))
     assert "raise adapter_memory" in (group.error(Job(TEXT[:20], large)).error or "")
-    job = Job(TEXT[:20], adapters[0], max_output=60)
+    job = Job(TEXT[:20], adapters[0], max_output=30)
     assert group.answers[bystander].tokens == alone.run([job])[0].tokens
     assert_same(group.run([job]), alone.run([job]))
 
