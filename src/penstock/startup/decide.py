@@ -147,7 +147,8 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
         )
     if kind == "torch" and how not in ("auto", "lookup"):
         raise InvalidSetting(
-            f"speculate: {how} needs the native CPU kernels (dtype auto) or a GPU; this engine can draft by lookup",
+            f"speculate: {how} needs the native CPU kernels (dtype auto, no tensor_parallel) or a GPU; this engine can "
+            "draft by lookup",
             param="speculate",
         )
     return prepare_drafts("lookup" if how == "auto" else how, files)
@@ -188,8 +189,8 @@ def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:
         raise InvalidSetting("kv_dtype: the native CPU kernels have float16 instead of bfloat16", param="kv_dtype")
     if kind == "torch" and name != dtype:
         raise InvalidSetting(
-            f"kv_dtype: {name} needs a GPU or the native CPU kernels (device cpu, dtype auto); elsewhere the KV cache "
-            f"has the type the model computes in, which is {dtype}",
+            f"kv_dtype: {name} needs a GPU or the native CPU kernels (device cpu, dtype auto, no tensor_parallel); "
+            f"elsewhere the KV cache has the type the model computes in, which is {dtype}",
             param="kv_dtype",
         )
     return types
