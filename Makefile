@@ -58,7 +58,8 @@ adapters: setup  ## a thousand LoRA adapters of SmolLM2, a hundred in memory, at
 	$(BIN)/python -m pytest -m adapters --timeout=0
 
 parallel: setup  ## engines of two, three and four ranks: every architecture, real weights, failures
-	$(BIN)/python -m pytest -m parallel tests/end/test_parallel_ranks.py tests/unit/kernels/test_process_ranks.py
+	$(BIN)/python -m pytest -m parallel tests/end/test_parallel_ranks.py tests/end/test_parallel_adapters.py \
+	  tests/numeric/test_rank_adapters.py tests/unit/kernels/test_process_ranks.py
 
 sanitize: setup  ## run the tests of the native kernels under AddressSanitizer and UBSan (needs gcc)
 	PENSTOCK_SANITIZE=1 CXX=g++ $(BIN)/python setup.py build_ext --build-lib build/sanitized

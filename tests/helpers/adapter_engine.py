@@ -1,4 +1,4 @@
-"""An engine in this process whose sequences have adapters, driven by hand."""
+"""An engine whose sequences have adapters, driven by hand: in this process, or in one of its own with its ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import composition, settings
-from penstock.flow import Adapter, Cancel, Delta, FinishReason, Query, SamplingParams, Submit
+from penstock.engine.process import ProcessEngine
+from penstock.flow import Adapter, Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit
 from penstock.startup.adapters import adapter_of
 from penstock.store.adapter import open_adapter
 
@@ -43,9 +44,12 @@ class Answer:
 
 class AdapterEngine:
     def __init__(self, model: str, **options: Any) -> None:
-        self.loop, self.facts = composition.engine_loop(settings.load({"model": model, **options}, environ={}))
+        self.loop, self.facts = self._open(settings.load({"model": model, **options}, environ={}))
         self.answers: dict[str, Answer] = {}
         self._count = 0
+
+    def _open(self, loaded: settings.Settings) -> tuple[Any, dict[str, Any]]:
+        return composition.engine_loop(loaded)
 
     def submit(self, job: Job) -> str:
         self._count += 1
@@ -105,3 +109,58 @@ class AdapterEngine:
         end = self.answers[id].end
         assert end.finish is FinishReason.ERROR
         return end
+
+
+class _RemoteLoop:
+    """As `EngineLoop`, as far as `AdapterEngine` needs one."""
+
+    def __init__(self, engine: ProcessEngine) -> None:
+        self._engine, self._frames = engine, list[Frame]()
+        self.scheduler = self
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._engine.open or self._frames)
+
+    def handle(self, message: Submit | Cancel | Query) -> Reply | None:
+        match message:
+            case Submit():
+                self._engine.submit(message)
+            case Cancel():
+                self._engine.cancel(message)
+            case Query():
+                self._engine.query(message)
+                while True:
+                    for found in self._engine.receive():
+                        if isinstance(found, Reply):
+                            return found
+                        self._frames.append(found)
+        return None
+
+    def step(self) -> Frame:
+        frames, self._frames = self._frames, []
+        frames += [one for one in self._engine.receive(60.0) if isinstance(one, Frame)] if not frames else []
+        return Frame([delta for frame in frames for delta in (*_unpacked(frame), *frame.deltas)])
+
+    def check_integrity(self) -> None:
+        reply = self.handle(Query(0, "check"))
+        assert reply is not None
+        assert (reply.value, reply.error) == (None, None)
+
+
+def _unpacked(frame: Frame) -> list[Delta]:
+    return [Delta(id=f"s{number}", tokens=[token]) for number, token in zip(*frame.pairs(), strict=True)]
+
+
+class AdapterProcess(AdapterEngine):
+    """In a process of its own: one of several ranks."""
+
+    engine: ProcessEngine
+
+    def _open(self, loaded: settings.Settings) -> tuple[Any, dict[str, Any]]:
+        self.engine = ProcessEngine(loaded, b"secret")
+        facts = self.engine.wait_ready()
+        return _RemoteLoop(self.engine), facts
+
+    def close(self) -> None:
+        self.engine.close()

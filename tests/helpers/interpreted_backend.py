@@ -28,8 +28,12 @@ from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import host_memory
 from penstock.forward.readback import Readback
 from penstock.forward.torch_loading import allocate_pages, load_model
-from penstock.kernels.interface import Batch, BlockMap, Pages
+from penstock.kernels.cuda import low_rank
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.interface import Batch, BlockMap, Linear, Pages
+from penstock.kernels.low_rank import HEAD
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.kernels.weight import Weight
 from penstock.model import Decoder
 from penstock.model.load_dense import TORCH_DTYPES
 
@@ -37,11 +41,30 @@ CPU = torch.device("cpu")
 
 
 class HostOperations(TorchOperations):
-    """Of batches whose lengths on the host are those of the capture."""
+    """Of batches whose lengths on the host are those of the capture. Deltas of adapters are computed by the kernels."""
 
     def __init__(self, deterministic: bool = False) -> None:
         super().__init__()
-        self.deltas = None  # of adapters, which no sequence has
+        self.deltas: low_rank.StepDeltas | None = None
+
+    def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
+        x = super().embed(tokens, table, scale)
+        if self.deltas is not None:
+            low_rank.embed(x, tokens, scale, self.deltas)
+        return x
+
+    def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        if linear.delta is None or self.deltas is None:
+            return super().linear(x, linear, onto)
+        return CudaOperations._adapted(self, x, linear, onto, linear.delta, self.deltas)  # type: ignore[arg-type]
+
+    def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
+        if self.deltas is None:
+            return super().logits(x, weight, softcap, out)
+        assert not softcap
+        scores = super().linear(x, Linear(weight)).float()
+        low_rank.expand(low_rank.shrink(x, None, HEAD, self.deltas)[1], scores, HEAD, self.deltas)
+        return scores if out is None else out.copy_(scores)
 
     def attention(self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, **how: Any) -> Tensor:
         starts, lengths = batch.starts.tolist(), batch.lengths.tolist()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -63,19 +64,45 @@ class ThreadRanks:
         return list(self._exchange.tensors)
 
 
+class Baton:
+    """In place of the barrier, where one thread runs at a time, such as the one that Triton's interpreter belongs to:
+    whoever waits for others hands it on."""
+
+    def __init__(self, barrier: threading.Barrier, lock: threading.Lock) -> None:
+        self._barrier, self._lock = barrier, lock
+
+    def wait(self) -> None:
+        self._lock.release()
+        try:
+            self._barrier.wait()
+        finally:
+            self._lock.acquire()
+
+    def abort(self) -> None:
+        self._barrier.abort()
+
+
+def take_turns(ranks: ThreadRanks, lock: threading.Lock) -> None:
+    """All ranks of its group hold `lock` while they run."""
+    ranks._exchange.barrier = Baton(ranks._exchange.barrier, lock)  # type: ignore[assignment]
+
+
 def thread_ranks(world: int) -> list[ThreadRanks]:
     """For threads of the caller's."""
     exchange = _Exchange(world)
     return [ThreadRanks(rank, world, exchange) for rank in range(world)]
 
 
-def run_ranks(world: int, work: Callable[[ThreadRanks], T]) -> list[T]:
-    """What each rank's `work` gives."""
-    exchange = _Exchange(world)
+def run_ranks(world: int, work: Callable[[ThreadRanks], T], *, in_turns: bool = False) -> list[T]:
+    """What each rank's `work` gives. `in_turns`: one runs at a time."""
+    exchange, lock = _Exchange(world), threading.Lock()
+    if in_turns:
+        take_turns(ThreadRanks(0, world, exchange), lock)
 
     def run(rank: int) -> T:
         try:
-            return work(ThreadRanks(rank, world, exchange))
+            with lock if in_turns else nullcontext():
+                return work(ThreadRanks(rank, world, exchange))
         except BaseException:
             exchange.barrier.abort()
             raise

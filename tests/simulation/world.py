@@ -111,7 +111,7 @@ class SimulatedLoader:
         self._loads.append([self._random.choice([1, 1, 2, 5]), adapter])
         return True
 
-    def release(self, loaded: SimulatedAdapter) -> None:
+    def release(self, adapter: Adapter, loaded: SimulatedAdapter) -> None:
         pass
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, SimulatedAdapter | PenstockError]]:

@@ -179,7 +179,7 @@ class AdapterCache(Generic[L]):
         if not isinstance(made, PenstockError):
             room = self.capacity - self.num_bytes + entry.num_bytes
             if made.num_bytes > room:
-                self._loader.release(made)
+                self._loader.release(adapter, made)
                 made = AdapterLoadFailed(
                     f"adapter {adapter.name} takes {made.num_bytes} bytes, but there is room for {room}: raise "
                     "adapter_memory",
@@ -194,5 +194,5 @@ class AdapterCache(Generic[L]):
 
     def _drop(self, entry: _Entry[L]) -> None:
         if entry.loaded is not None:
-            self._loader.release(entry.loaded)
+            self._loader.release(entry.adapter, entry.loaded)
             entry.state, entry.loaded, entry.num_bytes = "evicted", None, 0

@@ -29,7 +29,7 @@ class Loader(Protocol[L]):
     def start(self, adapter: Adapter) -> bool:
         """False: there is no place for it, which the adapters in memory leave in pieces."""
 
-    def release(self, loaded: L) -> None:
+    def release(self, adapter: Adapter, loaded: L) -> None:
         """It is not read any more, by steps that are launched from now on."""
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, L | PenstockError]]:
@@ -54,7 +54,7 @@ class AdapterLoader(Generic[L]):
         self._queue.put(adapter)
         return True
 
-    def release(self, loaded: L) -> None:
+    def release(self, adapter: Adapter, loaded: L) -> None:
         """What it owns goes with it."""
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, L | PenstockError]]:

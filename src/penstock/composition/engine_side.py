@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.cluster.ray_cluster import RayCluster
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.engine.loop import EngineLoop
-    from penstock.flow.ranks import RankWork
+    from penstock.forward.rank_forward import Leader
     from penstock.observe.trace.journal import Journal
     from penstock.startup.sharing import ReplicaShare
 
@@ -67,8 +67,7 @@ def follow_rank_0(
     settings: Settings,
     rank: int,
     meeting: str,
-    loaded: Callable[[int], None],
-    work: Iterable[RankWork],
+    leader: Leader,
 ) -> None:
     """What any other rank of a tensor-parallel engine does: see `forward.torch_backend`. `meeting` is the folder where
     the ranks meet."""
@@ -76,7 +75,7 @@ def follow_rank_0(
     with process_tuning.fast_start():
         from penstock.startup import build
 
-    build.follow_rank_0(settings, files, rank, meeting, loaded, work)
+    build.follow_rank_0(settings, files, rank, meeting, leader)
 
 
 def replica_set(

@@ -16,14 +16,17 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import zmq
 
 from penstock import errors
 from penstock.engine.ipc import PeerGone, open_link_to_rank
 from penstock.errors import EngineDied
 from penstock.flow import Failure
-from penstock.flow.ranks import RankJoin, RankStart, RankWork
+from penstock.flow.ranks import RankAdapter, RankJoin, RankLoaded, RankStart, RankWork
 from penstock.settings import Settings, child_environment, to_wire
 from penstock.system.resources import only_gpus
 
@@ -64,7 +67,14 @@ class RankProcess:
             raise EngineDied(self.death()) from None
         if isinstance(message, Failure):
             raise errors.by_code(message.code, message.message, message.param)
+        assert isinstance(message, RankLoaded)
         return message.weights_bytes
+
+    def receive(self) -> Sequence[RankAdapter]:
+        """What it has answered since the last call."""
+        with suppress(PeerGone):  # the group's watch ends this process
+            return [reply for reply in self.link.receive(0.0) if isinstance(reply, RankAdapter)]
+        return ()
 
     def death(self) -> str:
         """How it ended, which its lifeline has told."""
@@ -118,6 +128,15 @@ class RankGroup:
     def send(self, message: RankWork) -> None:
         for other in self._others:
             other.link.send(message)
+
+    def receive(self, wait_s: float) -> list[tuple[int, RankAdapter]]:
+        """What they have answered since the last call, by rank. Waits up to `wait_s` for the first."""
+        if wait_s:
+            poller = zmq.Poller()
+            for other in self._others:
+                poller.register(other.link.socket, zmq.POLLIN)
+            poller.poll(round(wait_s * 1000))
+        return [(other.rank, reply) for other in self._others for reply in other.receive()]
 
     def close(self) -> None:
         """End them."""

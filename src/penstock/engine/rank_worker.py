@@ -8,13 +8,12 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
 
 from penstock import composition
 from penstock.engine.ipc import IpcLink, PeerGone, open_rank_link
 from penstock.errors import PenstockError
 from penstock.flow import Failure
-from penstock.flow.ranks import RankJoin, RankLoaded, RankStart, RankWork, ToRank
+from penstock.flow.ranks import RankAdapter, RankJoin, RankLoaded, RankStart, RankWork, ToRank
 from penstock.observe.logs import configure
 from penstock.settings import from_wire
 from penstock.system.orphan_watch import die_with_parent, watch_parent
@@ -40,27 +39,53 @@ def main() -> int:
         raise
 
 
+class LinkToLeader:
+    """Implements `forward.rank_forward.Leader`."""
+
+    def __init__(self, link: IpcLink[ToRank]) -> None:
+        self._link = link
+        self._received: list[ToRank] = []
+        self.has_loaded = False
+
+    def start(self) -> RankStart:
+        """The first message."""
+        start = self._next()
+        assert isinstance(start, RankStart)
+        return start
+
+    def loaded(self, weights_bytes: int) -> None:
+        self.has_loaded = True
+        self._link.send(RankLoaded(weights_bytes))
+        assert isinstance(self._next(), RankJoin)  # ranks wait for each other for a limited time
+
+    def receive(self, timeout_s: float | None) -> list[RankWork]:
+        messages, self._received = self._received or self._link.receive(timeout_s), []
+        asked: list[RankWork] = []
+        for message in messages:
+            assert not isinstance(message, RankStart | RankJoin)
+            asked.append(message)
+        return asked
+
+    def send(self, message: RankAdapter) -> None:
+        self._link.send(message)
+
+    def _next(self) -> ToRank:
+        first, *self._received = self._received or self._link.receive(None)
+        return first
+
+
 def work(link: IpcLink[ToRank]) -> int:
     """Returns if it could not load; raises PeerGone otherwise."""
-    messages = _messages(link)
-    start = next(messages)
-    assert isinstance(start, RankStart)
-    loading = True
-
-    def loaded(weights_bytes: int) -> None:
-        nonlocal loading
-        loading = False
-        link.send(RankLoaded(weights_bytes))
-        assert isinstance(next(messages), RankJoin)  # ranks wait for each other for a limited time
-
+    leader = LinkToLeader(link)
+    start = leader.start()
     try:
         settings = from_wire(start.settings)
         configure(settings.observe.log_format)
-        composition.follow_rank_0(settings, start.rank, start.folder, loaded, _work(messages))
+        composition.follow_rank_0(settings, start.rank, start.folder, leader)
     except PeerGone:
         raise
     except Exception as error:
-        if not loading:
+        if leader.has_loaded:
             _fail(start.rank, link.lifeline)
         link.send(_failure(start.rank, error))
     return 1
@@ -83,18 +108,6 @@ def _fail(rank: int, lifeline: int) -> None:
 def _end(code: int) -> None:
     logging.shutdown()
     os._exit(code)  # an orderly exit may wait for threads of the process group
-
-
-def _messages(link: IpcLink[ToRank]) -> Iterator[ToRank]:
-    """Raises PeerGone at the end."""
-    while True:
-        yield from link.receive(None)
-
-
-def _work(messages: Iterator[ToRank]) -> Iterator[RankWork]:
-    for message in messages:
-        assert not isinstance(message, RankStart | RankJoin)
-        yield message
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """The messages between rank 0 of a tensor-parallel group, which plans and draws, and each of the other ranks.
 
 RankStart ──► load ──► RankLoaded ──► RankJoin ──► join the group, agree on KV pages ──► RankStep, RankLogits, …
+
+Adapters come and go in the order of the steps: RankLoad ──► RankAdapter, while steps go on; then steps whose rows have
+it; RankDrop.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.flow.adapter import Adapter
 from penstock.flow.messages import Failure, Wire
 from penstock.flow.step import StepPlan
 
@@ -51,6 +55,37 @@ class RankWake(Wire, frozen=True):
     """Take it again."""
 
 
-RankWork = RankStep | RankLogits | RankSleep | RankWake
+class AdapterPlace(Wire, frozen=True):
+    """Where an adapter goes in the memory of each GPU."""
+
+    number: int  # of its row in the table
+    extents: dict[int, tuple[int, int]]  # by layer or table: begin and size, as `forward.device_adapters` counts
+
+
+class RankLoad(Wire, frozen=True):
+    """Load the rank's share of an adapter beside the steps, and answer with RankAdapter."""
+
+    adapter: Adapter
+    place: AdapterPlace | None  # None: there is no memory that it has to be placed in
+
+
+class RankDrop(Wire, frozen=True):
+    """No step has rows of this adapter any more. It may not have been loaded."""
+
+    name: str
+    version: str
+
+
+RankWork = RankStep | RankLogits | RankSleep | RankWake | RankLoad | RankDrop
 ToRank = RankStart | RankJoin | RankWork
-FromRank = RankLoaded | Failure
+
+
+class RankAdapter(Wire, frozen=True):
+    """The rank has its share of an adapter, or has failed to load it."""
+
+    name: str
+    version: str
+    error: str | None
+
+
+FromRank = RankLoaded | RankAdapter | Failure

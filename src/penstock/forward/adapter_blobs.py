@@ -43,13 +43,17 @@ class PackedAdapter(NamedTuple):
         return entries
 
 
-def pack(deltas: Iterable[DeltaMatrices], num_layers: int, allocate: Callable[[int], Tensor]) -> PackedAdapter:
-    """`deltas` layer by layer; `allocate` gives so many numbers, for a blob."""
+def pack(
+    deltas: Iterable[DeltaMatrices], num_layers: int, allocate: Callable[[int], Tensor], spare_tokens: int = 0
+) -> PackedAdapter:
+    """`deltas` layer by layer; `allocate` gives so many numbers, for a blob. `spare_tokens`: that another rank has more
+    of the vocabulary: all ranks take as much memory."""
     entries = np.zeros((num_sites(num_layers) * MOST_PARTS, FIELDS), dtype=np.int32)
     blob_of, blobs, tables = np.zeros(len(entries), dtype=np.int64), [], set()
     for number, group in groupby(deltas, lambda one: _blob_number(one.product, num_layers)):
         found = list(group)
-        numbers, begin = allocate(sum(map(_size, found))), 0
+        spare = spare_tokens * UNIT * sum(-(-len(one.a) // UNIT) for one in found) if number >= num_layers else 0
+        numbers, begin = allocate(sum(map(_size, found)) + spare), 0
         for one in found:
             units = -(-len(one.a) // UNIT)
             a, b = units * UNIT * one.a.shape[1], units * UNIT * len(one.b)

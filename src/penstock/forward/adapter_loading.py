@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from penstock.errors import AdapterLoadFailed
 from penstock.flow import Adapter
 from penstock.kernels.low_rank import PRODUCTS, TABLES, DeltaMatrices, LowRank
 from penstock.model.weights.adapter import read_adapter
+from penstock.model.weights.place import WHOLE, Shard
 from penstock.store.adapter import check_adapter, open_adapter
 from penstock.store.spec import ModelSpec
+from penstock.store.tensor_parallel import rank_spec
 
 PANEL = 16  # ranks, in the packed form
 
 
-def read_deltas(adapter: Adapter, spec: ModelSpec, *, halves: bool = False) -> Iterator[DeltaMatrices]:
-    """Product by product; `halves` as in `read_adapter`. Raises a PenstockError that says what is wrong with the
-    files."""
+def read_deltas(
+    adapter: Adapter, spec: ModelSpec, *, halves: bool = False, shard: Shard = WHOLE
+) -> Iterator[DeltaMatrices]:
+    """Product by product; `halves` and `shard` as in `read_adapter`. Raises a PenstockError that says what is wrong
+    with the files."""
     files = open_adapter(Path(adapter.path))
     if files.spec.version != adapter.version:
         raise AdapterLoadFailed(
@@ -26,16 +32,23 @@ def read_deltas(adapter: Adapter, spec: ModelSpec, *, halves: bool = False) -> I
             param="model",
         )
     check_adapter(files.spec, spec)
-    places, widths = _places(), _widths(spec)
-    for delta in read_adapter(files, spec, halves=halves):
+    places, widths = _places(), _widths(share_spec(spec, shard))
+    for delta in read_adapter(files, spec, halves=halves, shard=shard):
         product, part = places[delta.projection]
         place = LowRank(delta.layer, product)
         offset = sum(widths[before] for before in place.projections[:part])
         yield DeltaMatrices(place, part, offset, delta.a, delta.b, delta.scale)
 
 
+def share_spec(spec: ModelSpec, shard: Shard) -> ModelSpec:
+    """What a rank computes of a model, its part of the vocabulary included."""
+    begin, end = shard.tokens(spec.vocab_size)
+    return replace(rank_spec(spec, shard.world), vocab_size=end - begin)
+
+
 def most_bytes(adapter: Adapter, spec: ModelSpec, itemsize: int) -> int:
-    """What the adapter takes at most, with all projections of the layers at its largest rank."""
+    """What the adapter takes at most, with all projections of the layers at its largest rank. `spec`: of one rank of
+    several, its share."""
     q, ffn, hidden = spec.num_heads * spec.head_dim, spec.intermediate_size, spec.hidden_size
     inputs = {"qkv": hidden, "output": q, "gate_up": hidden, "down": ffn, "embed": spec.vocab_size, "head": hidden}
     widths, ranks = _widths(spec), -(-adapter.rank // PANEL) * PANEL

@@ -193,6 +193,8 @@ class CudaBackend:
             match message:
                 case RankStep(plan=plan):
                     self._slots.apply(plan.admits, plan.extends)
+                    for admit in plan.admits:
+                        self.adapters.admit(admit)
                     hidden = self._compute(plan.rows, message.all_hidden).hidden
                 case RankLogits():
                     self._logits(hidden, message.places)

@@ -8,7 +8,7 @@ rest. Libraries such as cuBLAS are initialised on the way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from msgspec.structs import replace
 
+from penstock.adapters import AdapterCache
 from penstock.errors import OutOfMemory
-from penstock.flow.ranks import RankWork
 from penstock.flow.step_costs import StepCosts
 from penstock.forward.accepted_draws import run_uncaptured
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
@@ -25,12 +25,13 @@ from penstock.forward.cuda_backend import CudaBackend
 from penstock.forward.cuda_pages import CudaPages
 from penstock.forward.cuda_ranks import ALONE, RankPlace, join, silent_place
 from penstock.forward.cuda_speculation import load_proposer, start_drafting
-from penstock.forward.device_adapters import device_adapters
+from penstock.forward.device_adapters import device_adapters, device_copier
 from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
-from penstock.forward.rank_forward import agreed_size
+from penstock.forward.rank_adapters import FollowingAdapters, work_of
+from penstock.forward.rank_forward import Leader, agreed_size
 from penstock.forward.releasable_memory import ReleasableMemory
 from penstock.forward.step_adapters import Adapters
 from penstock.forward.torch_loading import (
@@ -105,11 +106,11 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     return built._replace(weights_bytes=weights_bytes)
 
 
-def follow_rank_0(config: BackendConfig, loaded: Callable[[int], None], work: Iterable[RankWork]) -> None:
-    """What any other rank does: the same start, and then what rank 0 tells it. `loaded` is told the bytes of its
-    weights."""
-    backend, _ = _start(config, None, lambda _: None, loaded)
-    backend.follow(work)
+def follow_rank_0(config: BackendConfig, leader: Leader) -> None:
+    """What any other rank does: the same start, and then what rank 0 tells it."""
+    backend, _ = _start(config, None, lambda _: None, leader.loaded)
+    held = backend.adapters.held
+    backend.follow(work_of(leader, held if isinstance(held, FollowingAdapters) else None))
 
 
 def _start(
@@ -172,21 +173,26 @@ def _start(
         with beside_the_cache("what drafts tokens"):
             costs = start_drafting(config, backend, proposer, size, capture, weights_bytes=num_bytes, allocate=allocate)
         end_phase("speculation")
+    held = backend.adapters.held
     return backend, BuiltBackend(
         backend,
         model.num_bytes,
         size,
         costs,
-        adapters=extras.adapters and extras.adapters.cache,
+        adapters=held if isinstance(held, AdapterCache) else None,
         keeps_codes=model.keeps_codes,
     )
 
 
 def _take_adapter_memory(config: BackendConfig, device: torch.device, allocate: Allocate | None) -> Adapters:
     """Before the largest steps are run, and the KV cache gets the rest."""
-    capacity = config.adapter_bytes
+    capacity, rank = config.adapter_bytes, config.shard.rank
+    what = config.spec, TORCH_DTYPES[config.dtype], device, capacity, allocate, config.shard
     try:
-        return Adapters(*device_adapters(config.spec, TORCH_DTYPES[config.dtype], device, capacity, allocate))
+        if rank == 0:
+            return Adapters(*device_adapters(*what, config.followers))
+        copier = device_copier(*what)
+        return Adapters(FollowingAdapters(copier.start, copier.take_finished), copier.memory)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"there is no memory for {readable(capacity)} of adapters beside the weights: {error}. Lower "
@@ -237,7 +243,7 @@ def _find_kernels(
         small = replace(spec, num_layers=model.spec.num_layers)  # files mix formats by layer
     extras = extras._replace(place=silent_place(shard, spec.vocab_size))
     if extras.adapted:
-        extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS)))
+        extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS, shard=shard)))
     backend = _backend(model, sizes, made, dtype, extras)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile

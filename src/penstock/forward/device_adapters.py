@@ -11,15 +11,20 @@ from torch import Tensor
 
 from penstock.adapters import AdapterCache, AdapterLoader
 from penstock.adapters.extents import Extents
+from penstock.adapters.loader import Loader
 from penstock.errors import AdapterLoadFailed, PenstockError
 from penstock.flow import Adapter
+from penstock.flow.ranks import AdapterPlace
 from penstock.forward.adapter_blobs import FIELDS, UNIT, PackedAdapter, most_numbers
-from penstock.forward.adapter_loading import read_deltas
+from penstock.forward.adapter_loading import read_deltas, share_spec
 from penstock.forward.host_adapters import HostAdapters
 from penstock.forward.host_copy import PinnedBytes
+from penstock.forward.rank_adapters import LeadingLoader
+from penstock.forward.rank_forward import Followers
 from penstock.kernels.cuda.low_rank import DeltaMemory
 from penstock.kernels.low_rank import MOST_PARTS, num_sites
 from penstock.model.weights.dense_form import Allocate
+from penstock.model.weights.place import WHOLE, Shard
 from penstock.startup.preflight import readable
 from penstock.store.spec import ModelSpec
 from penstock.system import resources
@@ -49,14 +54,13 @@ class _Place(NamedTuple):
     free: torch.cuda.Event | None  # when the steps that may still read this memory have ended
 
 
-class DeviceLoader:
-    """Implements `adapters.loader.Loader`."""
+class DeviceCopier:
+    """Loads adapters to places that others have chosen, one after the other."""
 
-    def __init__(self, memory: DeltaMemory, spec: ModelSpec, host: HostAdapters) -> None:
+    def __init__(self, memory: DeltaMemory, most: ModelSpec, host: HostAdapters) -> None:
+        """`most`: the model, or the largest share that a rank has of it."""
         self.memory = memory
-        self._spec, self._host = spec, host
-        self._extents = Extents(len(memory.numbers) // UNIT)
-        self._numbers = list(range(len(memory.table) - 1, 0, -1))  # free rows of the table; 0 is that of no adapter
+        self._most, self._host = most, host
         self._places: dict[tuple[str, str], _Place] = {}
         self._thread = AdapterLoader(self._load)
         self._stream: torch.cuda.Stream | None = None
@@ -65,45 +69,22 @@ class DeviceLoader:
     def pending(self) -> int:
         return self._thread.pending
 
-    def most_bytes(self, adapter: Adapter) -> int:
-        """What is reserved for it: nothing, if it can never fit; loading it says so."""
-        numbers = sum(most_numbers(adapter, self._spec).values())
-        return numbers * self.memory.numbers.itemsize if numbers // UNIT <= self._extents.size else 0
+    def most_units(self, adapter: Adapter) -> dict[int, int]:
+        """By blob, what it may take, in UNITs."""
+        return {blob: numbers // UNIT for blob, numbers in most_numbers(adapter, self._most).items()}
 
-    def start(self, adapter: Adapter) -> bool:
-        extents: dict[int, Extent] = {}
-        if self.most_bytes(adapter):
-            for blob, numbers in most_numbers(adapter, self._spec).items():
-                size = numbers // UNIT
-                begin = self._extents.take(size)
-                if begin is None or not self._numbers:
-                    self._give(extents | ({} if begin is None else {blob: Extent(begin, size)}))
-                    return False
-                extents[blob] = Extent(begin, size)
-        number = self._numbers.pop() if extents else 0
-        self._places[adapter.key] = _Place(number, extents, self._record_event())
-        return self._thread.start(adapter)
+    def start(self, adapter: Adapter, place: AdapterPlace | None) -> None:
+        """Where it has no extents, there is no memory for it, and its load says so."""
+        assert place is not None
+        extents = {blob: Extent(*extent) for blob, extent in place.extents.items()}
+        self._places[adapter.key] = _Place(place.number, extents, self._record_event())
+        self._thread.start(adapter)
 
     def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, DeviceAdapter | PenstockError]]:
         found = self._thread.take_finished(wait_s)
-        for adapter, made in found:
-            place = self._places.pop(adapter.key)
-            if isinstance(made, DeviceAdapter):
-                rests = {blob: _rest(whole, made.extents.get(blob)) for blob, whole in place.extents.items()}
-                self._give(rests)
-            else:
-                self._give(place.extents)
-                if place.extents:
-                    self._numbers.append(place.number)
+        for adapter, _ in found:
+            del self._places[adapter.key]
         return found
-
-    def release(self, loaded: DeviceAdapter) -> None:
-        self._give(loaded.extents)
-        self._numbers.append(loaded.number)
-
-    def _give(self, extents: Mapping[int, Extent]) -> None:
-        for begin, size in extents.values():
-            self._extents.give(begin, size)
 
     def _record_event(self) -> torch.cuda.Event | None:
         """Behind all steps that are launched."""
@@ -118,7 +99,7 @@ class DeviceLoader:
     def _load(self, adapter: Adapter) -> DeviceAdapter:
         place = self._places[adapter.key]
         if not place.extents:
-            most = sum(most_numbers(adapter, self._spec).values()) * self.memory.numbers.itemsize
+            most = sum(most_numbers(adapter, self._most).values()) * self.memory.numbers.itemsize
             raise AdapterLoadFailed(
                 f"adapter {adapter.name} may take {readable(most)}, but all adapters have "
                 f"{readable(self.memory.numbers.nbytes)}: raise adapter_memory",
@@ -156,15 +137,96 @@ class DeviceLoader:
             self.memory.numbers[begin : begin + len(numbers)].copy_(numbers, non_blocking=True)
 
 
+class DeviceLoader:
+    """Implements `adapters.loader.Loader`: chooses the places."""
+
+    def __init__(self, copier: DeviceCopier) -> None:
+        self._copier, self._memory = copier, copier.memory
+        self._extents = Extents(len(self._memory.numbers) // UNIT)
+        self._numbers = list(range(len(self._memory.table) - 1, 0, -1))  # free rows of the table; 0: of no adapter
+        self._places: dict[tuple[str, str], AdapterPlace] = {}
+
+    @property
+    def pending(self) -> int:
+        return self._copier.pending
+
+    def most_bytes(self, adapter: Adapter) -> int:
+        """What is reserved for it: nothing, if it can never fit; loading it says so."""
+        units = sum(self._copier.most_units(adapter).values())
+        return units * UNIT * self._memory.numbers.itemsize if units <= self._extents.size else 0
+
+    def place_of(self, adapter: Adapter) -> AdapterPlace:
+        """Of one that is being loaded."""
+        return self._places[adapter.key]
+
+    def start(self, adapter: Adapter) -> bool:
+        extents: dict[int, tuple[int, int]] = {}
+        if self.most_bytes(adapter):
+            for blob, size in self._copier.most_units(adapter).items():
+                begin = self._extents.take(size)
+                if begin is None or not self._numbers:
+                    self._give(extents | ({} if begin is None else {blob: (begin, size)}))
+                    return False
+                extents[blob] = begin, size
+        place = AdapterPlace(self._numbers.pop() if extents else 0, extents)
+        self._places[adapter.key] = place
+        self._copier.start(adapter, place)
+        return True
+
+    def take_finished(self, wait_s: float = 0.0) -> list[tuple[Adapter, DeviceAdapter | PenstockError]]:
+        found = self._copier.take_finished(wait_s)
+        for adapter, made in found:
+            place = self._places.pop(adapter.key)
+            if isinstance(made, DeviceAdapter):
+                self._give({blob: _rest(whole, made.extents.get(blob)) for blob, whole in place.extents.items()})
+            else:
+                self._give(place.extents)
+                if place.extents:
+                    self._numbers.append(place.number)
+        return found
+
+    def release(self, adapter: Adapter, loaded: DeviceAdapter) -> None:
+        self._give(loaded.extents)
+        self._numbers.append(loaded.number)
+
+    def _give(self, extents: Mapping[int, tuple[int, int]]) -> None:
+        for begin, size in extents.values():
+            self._extents.give(begin, size)
+
+
 DeviceAdapters = AdapterCache[DeviceAdapter]
 
 
 def device_adapters(
-    spec: ModelSpec, dtype: torch.dtype, device: torch.device, capacity: int, allocate: Allocate | None = None
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    capacity: int,
+    allocate: Allocate | None = None,
+    shard: Shard = WHOLE,
+    followers: Followers | None = None,
 ) -> tuple[DeviceAdapters, DeltaMemory]:
-    """`capacity` in bytes of the device, which are taken at once. Raises torch.OutOfMemoryError."""
-    memory = delta_memory(spec, dtype, device, capacity, allocate)
+    """`capacity` in bytes of the device, which are taken at once. Raises torch.OutOfMemoryError. `shard`, `followers`:
+    of rank 0 of several."""
+    copier = device_copier(spec, dtype, device, capacity, allocate, shard)
+    own = DeviceLoader(copier)
+    loader: Loader[DeviceAdapter] = own
+    if followers is not None:
+        loader = LeadingLoader(own, followers, shard.world - 1, own.place_of)
+    return AdapterCache(loader, own.most_bytes, capacity), copier.memory
 
+
+def device_copier(
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    capacity: int,
+    allocate: Allocate | None = None,
+    shard: Shard = WHOLE,
+) -> DeviceCopier:
+    """As `device_adapters`, of any rank."""
+    own, most = share_spec(spec, shard), share_spec(spec, Shard(shard.world - 1, shard.world))
+    memory = delta_memory(own, dtype, device, capacity, allocate)
     pinned: list[PinnedBytes] = []
 
     def allocate_on_host(size: int) -> Tensor:
@@ -173,19 +235,21 @@ def device_adapters(
         pinned.append(PinnedBytes(size))
         return pinned[-1].bytes
 
-    host_bytes = int(min(HOST_TIMES * capacity, HOST_SHARE * resources.host_bytes()))
     host = HostAdapters(
-        lambda adapter: read_deltas(adapter, spec, halves=True), spec.num_layers, dtype, host_bytes, allocate_on_host
+        lambda adapter: read_deltas(adapter, spec, halves=True, shard=shard),
+        spec.num_layers,
+        dtype,
+        int(min(HOST_TIMES * capacity, HOST_SHARE * resources.host_bytes() / shard.world)),
+        allocate_on_host,
+        spare_tokens=most.vocab_size - own.vocab_size,
     )
-
-    loader = DeviceLoader(memory, spec, host)
-    return AdapterCache(loader, loader.most_bytes, capacity), memory
+    return DeviceCopier(memory, most, host)
 
 
 def delta_memory(
     spec: ModelSpec, dtype: torch.dtype, device: torch.device, capacity: int, allocate: Allocate | None = None
 ) -> DeltaMemory:
-    """Memory of `capacity` bytes without any adapter."""
+    """Memory of `capacity` bytes without any adapter. `spec`: of one rank of several, its share."""
     count = capacity // dtype.itemsize // UNIT * UNIT
     numbers = torch.empty(count, dtype=dtype, device=device) if allocate is None else allocate((count,), dtype)
     table = (MOST_ADAPTERS + 1, num_sites(spec.num_layers) * MOST_PARTS, FIELDS)
@@ -200,7 +264,8 @@ def delta_memory(
     return DeltaMemory(numbers, torch.zeros(table, dtype=torch.int32, device=device), sizes)
 
 
-def _rest(whole: Extent, used: Extent | None) -> Extent:
+def _rest(whole: tuple[int, int], used: Extent | None) -> Extent:
     """What is left of it."""
-    size = 0 if used is None else used.size
-    return Extent(whole.begin + size, whole.size - size)
+    begin, size = whole
+    taken = 0 if used is None else used.size
+    return Extent(begin + taken, size - taken)

@@ -42,9 +42,11 @@ class HostAdapters:
         dtype: torch.dtype,
         capacity: int,
         allocate: Callable[[int], Tensor],
+        spare_tokens: int = 0,
     ) -> None:
-        """`capacity` in bytes, which one adapter alone may exceed; `allocate` gives so many bytes of memory."""
-        self._read, self._num_layers, self._dtype = read, num_layers, dtype
+        """`capacity` in bytes, which one adapter alone may exceed; `allocate` gives so many bytes of memory;
+        `spare_tokens` as in `pack`."""
+        self._read, self._num_layers, self._dtype, self._spare_tokens = read, num_layers, dtype, spare_tokens
         self._capacity, self._allocate = capacity, allocate
         self._slabs: list[tuple[Tensor, Extents]] = []
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # least recently used first
@@ -60,7 +62,9 @@ class HostAdapters:
         if found is None:
             extents: list[_Extent] = []
             try:
-                packed = pack(self._read(adapter), self._num_layers, lambda count: self._take(count, extents))
+                packed = pack(
+                    self._read(adapter), self._num_layers, lambda count: self._take(count, extents), self._spare_tokens
+                )
             except BaseException:
                 self._give(extents)
                 raise

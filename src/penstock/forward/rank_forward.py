@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Extend, Row, StepPlan
-from penstock.flow.ranks import RankLogits, RankStep, RankWork
+from penstock.flow.ranks import RankAdapter, RankLogits, RankStep, RankWork
 from penstock.forward.memory import CacheSize
 from penstock.kernels.rank_ops import Ranks
 
@@ -36,8 +36,23 @@ class Followers(Protocol):
     def send(self, message: RankWork) -> None:
         """To all of them."""
 
+    def receive(self, wait_s: float) -> Sequence[tuple[int, RankAdapter]]:
+        """What they have answered since the last call, by rank. Waits up to `wait_s` for the first."""
+
     def close(self) -> None:
         """End them."""
+
+
+class Leader(Protocol):
+    """Rank 0, as any other has it: `engine.rank_worker`. All calls raise PeerGone when it has ended."""
+
+    def loaded(self, weights_bytes: int) -> None:
+        """Tell it that this rank has its weights. Waits until all ranks have theirs."""
+
+    def receive(self, timeout_s: float | None) -> Sequence[RankWork]:
+        """What it asks for, in order; waits up to `timeout_s` (None: forever) for the first."""
+
+    def send(self, message: RankAdapter) -> None: ...
 
 
 class LeadingForward:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from penstock.adapters import AdapterCache
-from penstock.adapters.cache import Loaded
 from penstock.flow import Adapter, Admit, Row
 
-L = TypeVar("L", bound=Loaded)
+L = TypeVar("L")
+Held = TypeVar("Held", covariant=True)
+
+
+class HeldAdapters(Protocol[Held]):
+    """Adapters in memory: `adapters.AdapterCache`, or `rank_adapters.FollowingAdapters`."""
+
+    def get(self, adapter: Adapter) -> Held:
+        """Of one that is there: a row of the step has it."""
+
+    def clear(self) -> None: ...
 
 
 class SlotAdapters(Generic[L]):
     """Weights are looked up for each step: a slot whose sequence has ended keeps none in memory."""
 
-    def __init__(self, adapters: AdapterCache[L] | None) -> None:
+    def __init__(self, adapters: HeldAdapters[L] | None) -> None:
         """None: no sequence has one."""
         self._adapters = adapters
         self._slots: dict[int, Adapter] = {}

@@ -9,15 +9,15 @@ import numpy as np
 
 from penstock.flow import Admit, Row
 from penstock.forward.delta_tiles import Numbers, numbers_of, step_deltas
-from penstock.forward.device_adapters import DeviceAdapters
-from penstock.forward.slot_adapters import SlotAdapters
+from penstock.forward.device_adapters import DeviceAdapter
+from penstock.forward.slot_adapters import HeldAdapters, SlotAdapters
 from penstock.kernels.cuda.low_rank import DeltaMemory, StepDeltas
 
 
 class Adapters(NamedTuple):
     """Those of an engine whose sequences may have one."""
 
-    cache: DeviceAdapters
+    held: HeldAdapters[DeviceAdapter]
     memory: DeltaMemory
 
 
@@ -25,9 +25,13 @@ class StepAdapters:
     def __init__(self, adapters: Adapters | None) -> None:
         """None: no sequence has one."""
         self._adapters = adapters
-        self._slots = SlotAdapters(None if adapters is None else adapters.cache)
+        self._slots = SlotAdapters(None if adapters is None else adapters.held)
         self.rehearses = False  # steps run as if each row had an adapter, though none is loaded
         self._hidden: Numbers | None = None  # of the hidden states of the last step; None: no row has one
+
+    @property
+    def held(self) -> HeldAdapters[DeviceAdapter] | None:
+        return None if self._adapters is None else self._adapters.held
 
     @property
     def memory(self) -> DeltaMemory | None:
@@ -64,4 +68,4 @@ class StepAdapters:
     def drop(self) -> None:
         """All of them, from the device."""
         if self._adapters is not None:
-            self._adapters.cache.clear()
+            self._adapters.held.clear()

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from penstock.adapters import AdapterCache
+from penstock.adapters.loader import Loader
 from penstock.flow import Row, StepPlan, StepResult
-from penstock.flow.ranks import RankWork
 from penstock.flow.step_costs import StepCosts
+from penstock.forward.adapter_loading import most_bytes, share_spec
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize, host_memory
-from penstock.forward.rank_forward import Followers, LeadingForward, agreed_size, follow
+from penstock.forward.rank_adapters import FollowingAdapters, LeadingLoader
+from penstock.forward.rank_forward import Followers, Leader, LeadingForward, agreed_size, follow
 from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
-from penstock.forward.torch_adapters import TorchAdapters, torch_adapters
+from penstock.forward.torch_adapters import TorchAdapter, TorchAdapters, torch_loader
 from penstock.forward.torch_audit import compare_draws
 from penstock.forward.torch_forward import Computed, Forward, TorchForward
 from penstock.forward.torch_hidden_states import TorchHiddenStates
@@ -54,9 +57,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     end_phase("weights")
     ops, size = _join(config)
     limits = config.limits
-    adapters: TorchAdapters | None = None
-    if config.adapter_bytes:
-        adapters = torch_adapters(config.spec, TORCH_DTYPES[config.dtype], config.adapter_bytes)
+    adapters = _adapters(config) if config.adapter_bytes else None
     backend = TorchBackend(
         model,
         allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], CPU),
@@ -78,14 +79,25 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     return BuiltBackend(backend, weights_bytes, size, costs, tracer, adapters)
 
 
-def follow_rank_0(config: BackendConfig, loaded: Callable[[int], None], work: Iterable[RankWork]) -> None:
-    """What any other rank does. `loaded` is told the bytes of its weights; the first of `work` is taken when it has
-    joined the group."""
-    model = _load(config)
-    loaded(model.num_bytes)
+def follow_rank_0(config: BackendConfig, leader: Leader) -> None:
+    """What any other rank does."""
+    model, dtype = _load(config), TORCH_DTYPES[config.dtype]
+    leader.loaded(model.num_bytes)
     ops, size = _join(config)
-    pages = allocate_pages(model.spec, size, TORCH_DTYPES[config.dtype], CPU)
-    follow(TorchForward(model, pages, ops, context=size.context, slots=config.limits.max_sequences), work)
+    pages = allocate_pages(model.spec, size, dtype, CPU)
+    loader = torch_loader(config.spec, dtype, config.shard)
+    adapters = FollowingAdapters(lambda adapter, _: loader.start(adapter), loader.take_finished)
+    slots = config.limits.max_sequences
+    follow(TorchForward(model, pages, ops, context=size.context, slots=slots, adapters=adapters), adapters.work(leader))
+
+
+def _adapters(config: BackendConfig) -> TorchAdapters:
+    spec, dtype, shard = config.spec, TORCH_DTYPES[config.dtype], config.shard
+    loader: Loader[TorchAdapter] = torch_loader(spec, dtype, shard)
+    if config.followers is not None:
+        loader = LeadingLoader(loader, config.followers, shard.world - 1)
+    own = share_spec(spec, shard)
+    return AdapterCache(loader, lambda adapter: most_bytes(adapter, own, dtype.itemsize), config.adapter_bytes)
 
 
 def _load(config: BackendConfig) -> Decoder:

@@ -12,9 +12,9 @@ from torch import Tensor
 from penstock.flow import Admit, Extend, Row
 from penstock.forward.backend import Model
 from penstock.forward.inputs import gather
-from penstock.forward.slot_adapters import SlotAdapters
+from penstock.forward.slot_adapters import HeldAdapters, SlotAdapters
 from penstock.forward.slot_tensors import SlotTensors
-from penstock.forward.torch_adapters import TorchAdapters
+from penstock.forward.torch_adapters import TorchAdapter
 from penstock.kernels.interface import Batch, Operations, Pages
 from penstock.kernels.rank_ops import RankOperations
 from penstock.kernels.reference.low_rank import Parts, adapted_tokens
@@ -58,10 +58,12 @@ class TorchForward:
         *,
         context: int,
         slots: int,
-        adapters: TorchAdapters | None = None,
+        adapters: HeldAdapters[TorchAdapter] | None = None,
     ) -> None:
         """`adapters`: None: no sequence has one."""
         self._model, self._pages, self._ops = model, pages, ops
+        own = ops.own if isinstance(ops, RankOperations) else ops
+        self._adapted = own if isinstance(own, TorchOperations) else None  # others, of tests, have none
         self._adapters = SlotAdapters(adapters)
         self._owners: list[Parts | None] = []  # of the hidden states of the last step; []: no row has an adapter
         block_size, device = pages[0].keys.shape[1], pages[0].keys.device
@@ -83,18 +85,18 @@ class TorchForward:
         return Computed(self._model.forward(self._ops, batch, self._pages), starts, drawn_at)
 
     def _set_adapters(self, rows: Sequence[Row], batch: Batch) -> None:
-        if isinstance(self._ops, TorchOperations):  # others get none: see `startup.decide`
+        if self._adapted is not None:
             found, starts = self._adapters.of(rows), batch.host_starts
             parts: list[Parts | None] = [None if one is None else one.parts for one in found or ()]
             owners = [owner for row, owner in enumerate(parts) for _ in range(starts[row], starts[row + 1])]
             wanted = None if batch.logits_indices is None else batch.logits_indices.tolist()
-            self._ops.adapters = adapted_tokens(owners, wanted)
+            self._adapted.adapters = adapted_tokens(owners, wanted)
             self._owners = owners if wanted is None or not owners else [owners[token] for token in wanted]
 
     def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
         taken = hidden[places.start : places.stop] if isinstance(places, range) else hidden[list(places)]
-        if self._owners and isinstance(self._ops, TorchOperations):
-            self._ops.adapters = adapted_tokens([self._owners[place] for place in places])
+        if self._owners and self._adapted is not None:
+            self._adapted.adapters = adapted_tokens([self._owners[place] for place in places])
         return self._ops.logits(taken, self._model.head, self._model.spec.logit_softcap)
 
     def close(self) -> None:

@@ -102,8 +102,8 @@ class HeadNorms(NamedTuple):
 
 class Linear(NamedTuple):
     """A product with a weight [out, in] and what surrounds it, described once, when the model is built. In this order:
-    norm of x, product, sum over ranks, bias, low-rank delta, gated activation. The sum with the residual is an argument
-    of the operation.
+    norm of x, product, sum over ranks, bias, low-rank delta, gated activation. Of a partial sum the delta is one, too,
+    and comes before the sum over ranks. The sum with the residual is an argument of the operation.
 
     Implementations unpack all fields. So each of them has to honour or to reject a new one, and none can overlook it.
     """

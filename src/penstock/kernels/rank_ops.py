@@ -54,9 +54,9 @@ class Ranks(Protocol):
 class RankOperations:
     """Implements `interface.Operations`."""
 
-    def __init__(self, ops: Operations, ranks: Ranks, vocabulary: Sequence[tuple[int, int]]) -> None:
-        """`vocabulary` [ranks]: the first token of each one's part, and where it ends."""
-        self._ops, self._ranks = ops, ranks
+    def __init__(self, own: Operations, ranks: Ranks, vocabulary: Sequence[tuple[int, int]]) -> None:
+        """`own`: those of the device. `vocabulary` [ranks]: the first token of each one's part, and where it ends."""
+        self.own, self._ranks = own, ranks
         self._sizes = [end - begin for begin, end in vocabulary]
         self._first = vocabulary[ranks.rank][0]
 
@@ -71,17 +71,17 @@ class RankOperations:
         """Zeros for tokens that are not in this rank's part, which begins with `first`."""
         own = tokens - first
         is_own = (own >= 0) & (own < table.shape[0])
-        vectors = self._ops.embed(own.clamp_(0, table.shape[0] - 1), table, scale)
+        vectors = self.own.embed(own.clamp_(0, table.shape[0] - 1), table, scale)
         return vectors.masked_fill_(~is_own[:, None], 0.0)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
-        return self._ops.norm(x, norm, onto)
+        return self.own.norm(x, norm, onto)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation, reduce, _ = linear  # no row has an adapter: engines with ranks take none
+        weight, bias, norm, activation, reduce, delta = linear
         if not reduce:
-            return self._ops.linear(x, linear, onto)
-        y = self._ops.linear(x, Linear(weight, norm=norm))
+            return self.own.linear(x, linear, onto)
+        y = self.own.linear(x, Linear(weight, norm=norm, delta=delta))  # of the delta, too, it is a partial sum
         self._ranks.add_up(y)
         return self.finish(y, bias, activation, onto)
 
@@ -102,16 +102,16 @@ class RankOperations:
         rotary: Rotary,
         norms: HeadNorms | None,
     ) -> Tensor:
-        return self._ops.rotate_store(qkv, pages, block_map, batch, rotary, norms)
+        return self.own.rotate_store(qkv, pages, block_map, batch, rotary, norms)
 
     def attention(
         self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
     ) -> Tensor:
-        return self._ops.attention(q, pages, block_map, batch, scale=scale, window=window, softcap=softcap)
+        return self.own.attention(q, pages, block_map, batch, scale=scale, window=window, softcap=softcap)
 
     def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
         """Those of all tokens on rank 0, those of its own tokens on any other."""
-        own = self._ops.logits(x, weight, softcap)
+        own = self.own.logits(x, weight, softcap)
         width = max(self._sizes)
         part = own if own.shape[1] == width else torch.nn.functional.pad(own, (0, width - own.shape[1]))
         parts = self._ranks.gather(part.contiguous())

@@ -266,11 +266,7 @@ class Scheduler:
     def _check(self, message: Submit) -> None:
         self._bounds.check(message.tenant, self._queues)
         if message.adapter is not None and self._queues.adapters is None:
-            raise InvalidRequest(
-                "this engine takes no adapters: on a GPU they need adapter_memory, and they do not run with "
-                "tensor_parallel yet",
-                param="model",
-            )
+            raise InvalidRequest("this engine takes no adapters: on a GPU they need adapter_memory", param="model")
         if message.id in self._queues.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")
         embeds = message.task == "embed"

@@ -118,7 +118,8 @@ class CacheSettings(Section, frozen=True):
         str | None,
         Meta(
             description="Memory for loaded LoRA adapters, such as 2GiB; the least recently used make room. auto: 1GiB, "
-            "on a GPU 4GiB of its memory. [default: auto; on a GPU none, unless adapters are named]"
+            "on a GPU 4GiB of its memory. Of each rank; on a CPU ranks share out the 1GiB of auto. [default: auto; on "
+            "a GPU none, unless adapters are named]"
         ),
     ] = None
     prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True

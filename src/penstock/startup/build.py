@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from penstock.cache import CacheManager, EvictionHistory
 from penstock.cache.kv_events import KvEventLog
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
-from penstock.flow.ranks import RankWork
 from penstock.flow.transfer import TransferSetup
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend
 from penstock.forward.model_trace import lazy_trace
@@ -40,6 +39,7 @@ from penstock.store.kv_types import QUANTIZED
 if TYPE_CHECKING:
     from penstock.engine.kv_publisher import KvPublisher
     from penstock.engine.transfer.block_transfers import BlockTransfers
+    from penstock.forward.rank_forward import Leader
 
 logger = logging.getLogger(__name__)
 
@@ -142,13 +142,12 @@ def follow_rank_0(
     files: ModelFiles,
     rank: int,
     meeting: str,
-    loaded: Callable[[int], None],
-    work: Iterable[RankWork],
+    leader: Leader,
 ) -> None:
     """What any other rank of a tensor-parallel group does: see `forward.torch_backend` and `forward.cuda_startup`."""
     config = replace(decide(settings, files, rank), meeting=meeting)
     import_torch(None)
-    importlib.import_module(BACKENDS[config.kind]).follow_rank_0(config, loaded, work)
+    importlib.import_module(BACKENDS[config.kind]).follow_rank_0(config, leader)
 
 
 def _say_unused_scales(config: BackendConfig) -> None:
@@ -197,7 +196,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "tensor_parallel": config.shard.world,
         "context": size.context,
         "weights_bytes": built.weights_bytes,
-        "adapter_bytes": config.adapter_bytes,
+        "adapter_bytes": config.adapter_bytes * config.shard.world,
         "kv_bytes": size.num_bytes * config.shard.world,
         "block_size": size.block_size,
         "prefix_caching": config.settings.cache.prefix_caching,

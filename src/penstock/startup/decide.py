@@ -147,23 +147,23 @@ def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSo
         )
     if kind == "torch" and how not in ("auto", "lookup"):
         raise InvalidSetting(
-            f"speculate: {how} needs the native CPU kernels (dtype auto) or a GPU; this engine can draft by lookup",
+            f"speculate: {how} needs the native CPU kernels (dtype auto, no tensor_parallel) or a GPU; this engine can "
+            "draft by lookup",
             param="speculate",
         )
     return prepare_drafts("lookup" if how == "auto" else how, files)
 
 
 def _adapter_bytes(settings: Settings, kind: BackendKind) -> int:
-    """0: sequences with an adapter are refused."""
+    """Of each rank. 0: sequences with an adapter are refused."""
     asked = settings.cache.adapter_memory
-    if settings.engine.tensor_parallel > 1:
-        if asked not in (None, "auto"):
-            raise InvalidSetting("adapter_memory: adapters do not run with tensor_parallel yet", param="adapter_memory")
-        return 0
     if asked is None and kind == "cuda" and not settings.model.adapters:
         return 0  # all memory is for the KV cache, and no graphs for adapters are captured
-    auto = GPU_ADAPTER_MEMORY if kind == "cuda" else ADAPTER_MEMORY
-    return parse_bytes(auto if asked in (None, "auto") else asked, "adapter_memory")
+    if asked is not None and asked != "auto":
+        return parse_bytes(asked, "adapter_memory")
+    if kind == "cuda":
+        return parse_bytes(GPU_ADAPTER_MEMORY, "adapter_memory")
+    return parse_bytes(ADAPTER_MEMORY, "adapter_memory") // settings.engine.tensor_parallel
 
 
 def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:
@@ -189,8 +189,8 @@ def _kv_types(settings: Settings, dtype: Dtype, kind: BackendKind) -> KvTypes:
         raise InvalidSetting("kv_dtype: the native CPU kernels have float16 instead of bfloat16", param="kv_dtype")
     if kind == "torch" and name != dtype:
         raise InvalidSetting(
-            f"kv_dtype: {name} needs a GPU or the native CPU kernels (device cpu, dtype auto); elsewhere the KV cache "
-            f"has the type the model computes in, which is {dtype}",
+            f"kv_dtype: {name} needs a GPU or the native CPU kernels (device cpu, dtype auto, no tensor_parallel); "
+            f"elsewhere the KV cache has the type the model computes in, which is {dtype}",
             param="kv_dtype",
         )
     return types

@@ -49,10 +49,6 @@ def check(settings: Settings, spec: ModelSpec) -> None:
             param="speculate",
         )
     ranks = settings.engine.tensor_parallel
-    if settings.model.adapters and ranks > 1:
-        raise InvalidSetting(
-            "adapters do not run with tensor_parallel yet: merge them (`penstock merge`)", param="adapters"
-        )
     if ranks > 1:
         _check_ranks(settings, spec)
     _least_types(settings).check_head_dim(spec.head_dim, spec.name)
@@ -78,12 +74,14 @@ def check_pools(settings: Settings, transport: Transport) -> None:
 
 def _check_ranks(settings: Settings, spec: ModelSpec) -> None:
     check_degree(spec, settings.engine.tensor_parallel)
-    if uses_gpu(settings):
+    on_gpu = uses_gpu(settings)
+    if on_gpu:
         check_gpus(settings.engine.tensor_parallel, resources.gpu_count())
     require_torch("tensor_parallel", "tensor_parallel")
-    if settings.model.quantize is not None:
+    if settings.model.quantize is not None and not on_gpu:
         raise InvalidSetting(
-            "quantize: a model that is split over ranks cannot be quantized as it is loaded: set quantize or "
+            f"quantize: on a CPU the ranks of tensor_parallel compute with torch, which has no products of "
+            f"{settings.model.quantize} weights: leave quantize out (dtype bfloat16 takes half of the memory), or "
             "tensor_parallel",
             param="quantize",
         )

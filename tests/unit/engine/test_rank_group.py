@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from penstock.engine import rank_worker
 from penstock.engine.ipc import PeerGone
 from penstock.engine.rank_group import RankGroup
 from penstock.errors import EngineDied, ModelNotFound
-from penstock.flow.ranks import RankJoin, RankLoaded, RankLogits, RankStart, RankWork
+from penstock.flow.ranks import RankJoin, RankLoaded, RankLogits, RankStart
+from penstock.forward.rank_forward import Leader
 
 
 def test_what_keeps_a_rank_from_loading_is_told(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_a_rank_waits_until_it_may_join(monkeypatch: pytest.MonkeyPatch) -> None
                 raise PeerGone
             return [incoming.pop(0)]
 
-    def follow(_: object, rank: int, meeting: str, loaded: Callable[[int], None], work: Iterable[RankWork]) -> None:
+    def follow(_: object, rank: int, meeting: str, leader: Leader) -> None:
         assert (rank, meeting) == (1, "folder")
-        loaded(7)
+        leader.loaded(7)
         assert sent == [RankLoaded(7)]
         assert incoming == [RankLogits([3])]  # it was told to join
-        assert next(iter(work)) == RankLogits([3])
-        list(work)
+        assert leader.receive(None) == [RankLogits([3])]
+        leader.receive(None)
 
     monkeypatch.setattr(rank_worker.composition, "follow_rank_0", follow)
     monkeypatch.setattr(rank_worker, "from_wire", lambda _: settings.load({}, environ={}))

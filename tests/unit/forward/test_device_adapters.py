@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="triton is not installed")
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from helpers import tiny_models
@@ -19,13 +20,15 @@ from helpers.adapter_engine import named
 from helpers.adapter_samples import write_adapter
 from penstock.errors import AdapterLoadFailed
 from penstock.flow import Adapter
+from penstock.flow.ranks import AdapterPlace
 from penstock.forward import host_adapters
 from penstock.forward.adapter_blobs import UNIT, most_numbers, pack
 from penstock.forward.adapter_loading import read_deltas
-from penstock.forward.device_adapters import DeviceAdapters, device_adapters
+from penstock.forward.device_adapters import DeviceAdapter, DeviceAdapters, device_adapters, device_copier
 from penstock.forward.host_adapters import HostAdapters
 from penstock.kernels.cuda.low_rank import DeltaMemory
 from penstock.kernels.low_rank import MOST_PARTS, DeltaMatrices
+from penstock.model.weights.place import Shard
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
 
@@ -186,3 +189,26 @@ def test_copies_on_the_host_are_bounded(
             assert torch.equal(one.numbers, other.numbers)
         assert host.num_bytes <= capacity
     assert len(adapters) < len(read) < 20
+
+
+def test_ranks_take_the_same_memory_for_unequal_parts_of_a_vocabulary(spec: ModelSpec, tmp_path: Path) -> None:
+    """Rank 0 chooses the places of all."""
+    odd = replace(spec, vocab_size=spec.vocab_size + 2)
+    modules = ("q_proj", "down_proj", "lm_head", "embed_tokens")
+    adapter = named(write_adapter(tmp_path / "a", odd, rank=18, modules=modules))
+    extents = []
+    for rank in range(4):
+        shard = Shard(rank, 4)
+        copier = device_copier(odd, torch.float32, CPU, 16 << 20, shard=shard)
+        place = AdapterPlace(1, {blob: (7 * blob * 1000, size) for blob, size in copier.most_units(adapter).items()})
+        copier.start(adapter, place)
+        [(_, made)] = copier.take_finished(wait_s=60.0)
+        assert isinstance(made, DeviceAdapter)
+        extents.append(made.extents)
+        own = list(read_deltas(adapter, odd, shard=shard))
+        assert {one.a.shape[1] for one in own if one.product.product == "embed"} == {80 if rank % 2 == 0 else 81}
+        for one in own:
+            assert torch.allclose(
+                delta_in(copier.memory, 1, one), torch.from_numpy(one.b @ one.a) * one.scale, atol=1e-5
+            )
+    assert extents[1:] == extents[:1] * 3

@@ -14,7 +14,7 @@ from helpers import tiny_models
 from helpers.paged_model import CPU
 from helpers.thread_ranks import run_ranks, thread_ranks
 from penstock.flow import Admit, Extend, Row, SamplingParams, StepPlan
-from penstock.flow.ranks import RankLogits, RankStep, RankWork, ToRank
+from penstock.flow.ranks import RankAdapter, RankLogits, RankStep, RankWork, ToRank
 from penstock.forward.memory import CacheSize
 from penstock.forward.rank_forward import LeadingForward, agreed_size, follow
 from penstock.forward.torch_backend import TorchBackend
@@ -50,6 +50,9 @@ class QueuedFollowers:
         decoded = self._decode(msgspec.msgpack.encode(message))
         self.sent.append(decoded)
         self.queue.put(decoded)
+
+    def receive(self, wait_s: float) -> list[tuple[int, RankAdapter]]:
+        return []
 
     def close(self) -> None:
         self.queue.put(None)

@@ -21,7 +21,9 @@ from triton.runtime.driver import driver
 
 from helpers import tiny_models
 from helpers.paged_model import PagedModel
+from penstock.forward.adapter_loading import share_spec
 from penstock.forward.cuda_pages import CudaPages
+from penstock.forward.cuda_ranks import SilentRanks
 from penstock.forward.cuda_startup import PLAIN, SHORT, Extras, StepSizes, precompile
 from penstock.forward.delta_tiles import step_deltas
 from penstock.forward.device_adapters import delta_memory
@@ -30,6 +32,7 @@ from penstock.forward.readback import Readback
 from penstock.kernels.cuda.launch import Launcher
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.cuda_rank_ops import CudaRankOperations
 from penstock.kernels.reference import linear
 from penstock.model import Decoder
 from penstock.model.load_coded import load_coded
@@ -37,6 +40,7 @@ from penstock.model.load_dense import load_dense
 from penstock.model.weights.coded_form import CodedForm
 from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.dummy_tensors import BlankSource
+from penstock.model.weights.place import WHOLE, Shard, vocabulary_parts
 from penstock.model.weights.rounding import Rounding
 from penstock.store.kv_types import kv_types
 from penstock.store.resolve import resolve
@@ -89,10 +93,15 @@ def made(kv: str, dtype: torch.dtype, device: torch.device) -> CudaPages:
 
 
 def noted(
-    spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES, extras: Extras = PLAIN, kv: str = "bfloat16"
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    sizes: StepSizes = SIZES,
+    extras: Extras = PLAIN,
+    kv: str = "bfloat16",
+    shard: Shard = WHOLE,
 ) -> Precompiler:
     precompiler = Precompiler(processes=2)
-    precompile(precompiler, spec, sizes, made(kv, dtype, META), dtype=dtype, extras=extras)
+    precompile(precompiler, spec, sizes, made(kv, dtype, META), dtype=dtype, shard=shard, extras=extras)
     return precompiler
 
 
@@ -133,6 +142,35 @@ def test_real_tensors_take_the_variants_that_were_noted_on_meta(
             paged.step({len(paged.sequences) - 1: length})
         for step in ({0: 1}, {0: 1, 1: 1, 2: 3}, dict.fromkeys(range(6), 1)):
             paged.step(step)
+    assert len(launched.keys) > 5
+    assert launched.keys <= planned
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_with_adapters_take_the_variants_that_were_noted_on_meta(
+    rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whose parts of the vocabulary are not equal."""
+    monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))
+    monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
+    spec = resolve(str(tiny_models.make("qwen3", tmp_path, vocab_size=tiny_models.VOCAB + 1))).spec
+    shard, dtype, cpu = Shard(rank, 2), torch.bfloat16, torch.device("cpu")
+    planned = noted(spec, dtype, extras=Extras(adapted=True), shard=shard).keys
+    model = load_dense(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context, shard=shard)
+    memory = delta_memory(share_spec(spec, shard), dtype, cpu, 1 << 20)
+    pages = made("bfloat16", dtype, cpu).allocate(model.spec, CacheSize(SIZES.block_size, (512,), (0,)))
+    own = CudaOperations()
+
+    def adapt(owners: list[None]) -> None:
+        own.deltas = step_deltas(memory, np.ones(len(owners), dtype=np.int32))
+
+    ops = CudaRankOperations(own, SilentRanks(*shard), vocabulary_parts(spec.vocab_size, 2))
+    paged = PagedModel(model, block_size=SIZES.block_size, ops=ops, dtype=dtype, adapt=adapt, pages=pages)
+    launched = Precompiler(processes=1)
+    with launched.collecting():
+        for length in (250, 25, 1):
+            paged.add([1] * (length + 8))
+            paged.step({len(paged.sequences) - 1: length})
     assert len(launched.keys) > 5
     assert launched.keys <= planned
 

@@ -13,7 +13,9 @@ from helpers import tiny_models
 from helpers.adapter_samples import convert_adapter, linear_modules, peft_model, write_adapter
 from helpers.model_specs import small_spec
 from penstock.errors import ModelInvalid, ModelNotFound
-from penstock.model.weights.adapter import read_adapter
+from penstock.model.weights import adapter as adapters
+from penstock.model.weights.adapter import SIDES, read_adapter
+from penstock.model.weights.place import Shard
 from penstock.store.adapter import check_adapter, open_adapter
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
@@ -96,3 +98,41 @@ def test_float16_can_stay(tmp_path: Path) -> None:
         assert one.a.dtype == one.b.dtype == np.float16
         assert np.array_equal(one.a, other.a)
         assert np.array_equal(one.b, other.b)
+
+
+@pytest.mark.parametrize("form", ["peft", "gguf"])
+@pytest.mark.parametrize(("family", "world"), [("llama", 2), ("qwen2", 4), ("phi3", 2)])
+def test_a_rank_reads_its_share(
+    family: str, world: int, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put together the shares are the whole, but for KV heads that several ranks have; nothing else takes memory."""
+    base = tiny_models.make(family, tmp_path / "base", vocab_size=tiny_models.VOCAB + 1)
+    spec = resolve(str(base)).spec
+    modules = (*linear_modules(spec), "lm_head", "embed_tokens")
+    folder = write_adapter(tmp_path / "adapter", spec, rank=3, modules=modules, dtype="float16")
+    files = open_adapter(folder if form == "peft" else convert_adapter(folder, tmp_path / "a.gguf", spec))
+    taken, count = [0], adapters.to_float32
+
+    def counted(values: Any) -> Any:
+        taken[0] += values.size
+        return count(values)
+
+    monkeypatch.setattr(adapters, "to_float32", counted)
+    whole, shares = list(read_adapter(files, spec)), []
+    for rank in range(world):
+        taken[0] = 0
+        shares.append(list(read_adapter(files, spec, shard=Shard(rank, world))))
+        assert taken[0] == sum({id(one.a): one.a.size for one in shares[-1]}.values()) + sum(
+            one.b.size for one in shares[-1]
+        )
+    copies = max(1, world // spec.num_kv_heads)
+    for one, *parts in zip(whole, *shares, strict=True):
+        assert {(part.layer, part.projection, part.scale) for part in parts} == {(one.layer, one.projection, one.scale)}
+        some = parts[::copies] if one.projection in ("k", "v") else parts
+        outputs, inputs = SIDES[one.projection]
+        expected = [(one.a, 1, inputs), (one.b, 0, outputs)]
+        for (matrix, axis, extent), split in zip(expected, zip(*((p.a, p.b) for p in some), strict=True), strict=True):
+            if extent == "hidden":
+                assert all(np.array_equal(part, matrix) for part in split)
+            else:
+                assert np.array_equal(np.concatenate(split, axis=axis), matrix)

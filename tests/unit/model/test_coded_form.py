@@ -259,6 +259,23 @@ def test_floats_are_rounded_at_load(floats: Path, quantize: str, worst: float) -
     assert weights.matrices["head"].form is Form.DENSE
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("quantize", "worst"), [("fp8", 0.04), ("int8", 0.006), ("int4", 0.12)])
+def test_ranks_round_their_own_part_at_load(floats: Path, quantize: str, worst: float, rank: int) -> None:
+    """Rows as they are rounded in the whole matrix, columns in groups of their own."""
+    files, to = read(floats, "tiny"), form(quantize, dtype=torch.float16)
+    shard = Shard(rank, 2)
+    weights, whole = (loaded(files.spec, open_files(files), to, one) for one in (shard, WHOLE))
+    assert weights.num_bytes == coded_bytes(files.spec, open_files(files), to, shard)
+    halves = [one.chunk(2)[rank] for one in dequantize(coded(whole, "gate_up")).chunk(2)]
+    assert torch.equal(dequantize(coded(weights, "gate_up")), torch.cat(halves))
+    exact = {name: tensor.float() for name, tensor in load_file(floats / "model.safetensors").items()}
+    for mine, name in (("output", "self_attn.o_proj"), ("down", "mlp.down_proj")):
+        expected = stacked(exact, name).chunk(2, 1)[rank]
+        error = (dequantize(coded(weights, mine)) - expected).norm() / expected.norm()
+        assert 0 < error < worst
+
+
 @pytest.mark.parametrize("quantize", ["fp8", "int8", "int4"])
 def test_rounding_is_to_the_nearest_code(quantize: Any) -> None:
     """Among all codes of the matrix, in a search of their own."""

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.model_specs import small_spec
 from penstock.errors import InvalidSetting
-from penstock.settings import AdapterEntry, PriceSettings, load, parse_entry, to_wire
+from penstock.settings import AdapterEntry, PriceSettings, from_wire, load, parse_entry, to_wire
 from penstock.startup import preflight
 
 
@@ -77,8 +77,8 @@ def test_engines_are_told_that_there_are_adapters() -> None:
         assert to_wire(load(options, environ={}))["cache"]["adapter_memory"] == expected
 
 
-def test_where_adapters_do_not_run() -> None:
+def test_the_ranks_of_an_engine_are_told_so_too() -> None:
+    """By the engine, which was told."""
     settings = load({"adapters": ["a=x"], "tensor_parallel": 2}, environ={})
-    with pytest.raises(InvalidSetting, match="adapters do not run with tensor") as error:
-        preflight.check(settings, small_spec())
-    assert error.value.param == "adapters"
+    preflight.check(settings, small_spec())
+    assert from_wire(to_wire(from_wire(to_wire(settings)))).cache.adapter_memory == "auto"

@@ -158,6 +158,20 @@ def test_files_with_codes_do_not_go_with_deterministic(monkeypatch: pytest.Monke
     assert decided(monkeypatch, files, deterministic=True, load_format="dummy").kind == "cuda"
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "expected"),
+    [
+        ("torch", {}, 1 << 30),
+        ("torch", {"tensor_parallel": 2}, 1 << 29),  # ranks share the memory of the host
+        ("torch", {"tensor_parallel": 2, "adapter_memory": "3MiB"}, 3 << 20),
+        ("cuda", {"tensor_parallel": 2}, 0),
+        ("cuda", {"tensor_parallel": 2, "adapters": ("a=/a",)}, 4 << 30),  # of each GPU
+    ],
+)
+def test_memory_for_adapters(kind: str, settings: dict[str, object], expected: int) -> None:
+    assert decide._adapter_bytes(load(settings, environ={}), kind) == expected  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", ["native", "cuda"])
 def test_heads_of_a_proposer_have_to_fit_the_kv_cache(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Its keys and values are of the target's types; said before anything is loaded."""

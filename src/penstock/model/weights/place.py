@@ -106,14 +106,14 @@ def placements(
     for parameter in parameters:
         if not parameter.exists(spec):
             continue
-        columns = None if parameter.columns is None else _spans(parameter.columns, spec, shard)[0]
+        columns = None if parameter.columns is None else spans(parameter.columns, spec, shard)[0]
         width = () if parameter.columns is None else (sizes[parameter.columns],)
         for layer in range(spec.num_layers if "{layer}" in parameter.name else 1):
             pieces = tuple(
                 Piece(
                     part.name(form).format(layer=layer),
                     (sizes[part.rows], *width),
-                    Region(_spans(part.rows, spec, shard), columns),
+                    Region(spans(part.rows, spec, shard), columns),
                     part.transform(form),
                 )
                 for part in parameter.parts
@@ -121,17 +121,17 @@ def placements(
             yield Placement(parameter.name.format(layer=layer), parameter.kind, pieces)
 
 
-def _spans(extent: Extent, spec: ModelSpec, shard: Shard) -> tuple[Span, ...]:
+def spans(extent: Extent, spec: ModelSpec, shard: Shard) -> tuple[Span, ...]:
     """What a rank has of an extent: a share of each of its sections, or all of it."""
     sizes = extents(spec)
     if shard.world == 1:
         return (Span(0, sizes[extent]),)
-    spans, start = [], 0
+    found, start = [], 0
     for section in SECTIONS.get(extent, (extent,)):
         begin, end = _share(section, spec, shard)
-        spans.append(Span(start + begin, start + end))
+        found.append(Span(start + begin, start + end))
         start += sizes[section]
-    return tuple(spans)
+    return tuple(found)
 
 
 def _share(section: Extent, spec: ModelSpec, shard: Shard) -> Span:
