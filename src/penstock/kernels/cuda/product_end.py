@@ -14,7 +14,7 @@ from penstock.kernels.cuda.gate import activate
 
 LARGE_OUTS = 128 * 132  # rows of a weight from which on tiles may be large
 LONG = 8192  # columns of a weight from which on programs share them
-MOST_TILES = 1024  # of a product with split-K
+MOST_TILES = 1 << 14  # of a product with split-K
 
 
 @triton.jit
