@@ -64,10 +64,11 @@ class RayCluster:
         """CPUs and GPUs of all nodes together."""
         return {name: count for name, count in sorted(self.resources.items()) if name in ("CPU", "GPU")}
 
-    def node_cpus(self) -> list[int]:
-        """Of each node that has any, fewest first."""
-        counts = [int(node["Resources"].get("CPU", 0.0)) for node in self._ray.nodes() if node["Alive"]]
-        return sorted(count for count in counts if count)
+    def nodes(self) -> list[tuple[int, int]]:
+        """CPUs and GPUs of each node that has any CPU."""
+        found = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        sizes = [(int(one.get("CPU", 0.0)), int(one.get("GPU", 0.0))) for one in found]
+        return [size for size in sizes if size[0]]
 
     def uses_gpu(self, device: str) -> bool:
         """Whether engines for this `device` setting take a GPU each."""
