@@ -64,13 +64,13 @@ class Frontend:
         os.environ.update(start.variables)
         settings = from_wire(start.settings)
         configure(settings.observe.log_format)
+        working = [asyncio.create_task(self._report())]  # engines may take long to load
         with gc_control.paused():
             http, service = await self._serve(start, settings)
         gc_control.tune_for_server()
         trim_heap()
         self._link.tell(Listening())
-        working = [asyncio.create_task(do_idle_work(service)), asyncio.create_task(self._report())]
-        working.append(asyncio.create_task(self._drain(service)))
+        working += [asyncio.create_task(do_idle_work(service)), asyncio.create_task(self._drain(service))]
         await self._ending.wait()
         for task in working:
             task.cancel()

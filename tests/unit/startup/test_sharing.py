@@ -105,7 +105,9 @@ def test_the_ranks_of_a_replica_take_a_gpu_and_a_cpu_each_of_one_node() -> None:
     nodes = [Node(8, gpus=2), Node(3, gpus=4)]
     (shares,) = share_cluster([claim("a", on_gpu=True, replicas=2, tensor_parallel=3)], nodes)
     assert [(share.gpus, share.settings.engine.threads) for share in shares] == [((0, 1, 2), 3)] * 2
-    with pytest.raises(InvalidSetting, match=r"a: tensor_parallel: 8 ranks need a GPU each, but no node .* more than 4"):
+    with pytest.raises(
+        InvalidSetting, match=r"a: tensor_parallel: 8 ranks need a GPU each, but no node .* more than 4"
+    ):
         share_cluster([claim("a", on_gpu=True, tensor_parallel=8)], nodes)
     with pytest.raises(
         InvalidSetting, match=r"tensor_parallel: a replica takes 4 CPUs, .* with 4 GPUs has more than 3"
