@@ -7,6 +7,10 @@ import itertools
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
+from helpers.ports import reserve_port
 from helpers.rank_processes import all_gone, other_ranks
 from helpers.server_process import PATIENCE_S, Server, until
 from penstock import LLM, SamplingParams
@@ -247,3 +252,33 @@ def test_auto_starts_a_cluster_on_this_machine(tiny: Path) -> None:
             f"{server.url}/v1/completions", json={"prompt": "once", "max_tokens": 4}, timeout=PATIENCE_S
         )
         assert answer.status_code == 200
+
+
+def listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def test_a_cluster_that_wants_its_token(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `ray start` makes one. Ray sends no token by itself to a cluster whose address it is given."""
+    (tmp_path / "token").write_text("0" * 32)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    host, port = "127.0.0.2", reserve_port()
+    head = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--port", str(port), "--num-cpus=1"]
+    options = [f"--node-ip-address={host}", f"--object-store-memory={STORE_BYTES}", "--include-dashboard=false"]
+    options += ["--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"]
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-") as folder,  # with sockets, whose paths are bounded
+        subprocess.Popen([*head, *options, f"--temp-dir={folder}"]) as ray,
+    ):
+        try:
+            until(partial(listens, host, port), "the head of the cluster")
+            with Server(tiny, f"--cluster={host}:{port}", "--kv-memory=60MB") as server:
+                asked = httpx.post(f"{server.url}/v1/completions", json={"prompt": "once"}, timeout=PATIENCE_S)
+                assert asked.status_code == 200
+            monkeypatch.delenv("RAY_AUTH_MODE")
+            with pytest.raises(AssertionError, match=r"or it wants its token, .* RAY_AUTH_MODE=token"):
+                Server(tiny, f"--cluster={host}:{port}")
+        finally:
+            ray.terminate()

@@ -45,7 +45,9 @@ class RayCluster:
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             if address != AUTO or not isinstance(error, ConnectionError):
                 raise InvalidSetting(
-                    f"cluster: there is no Ray cluster at {address}: {error}", param="cluster"
+                    f"cluster: there is no Ray cluster at {address}, or it wants its token, which Ray sends there only "
+                    f"with RAY_AUTH_MODE=token: {error}",
+                    param="cluster",
                 ) from None
             ray.init(
                 include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1", **quiet
