@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from penstock.deployment.prefix_tracker import prompt_keys
-from penstock.deployment.protocol import Call, Deployment, ServedModel, State
+from penstock.deployment.protocol import Call, Deployment, Load, ServedModel, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, QueueFull, UpstreamBusy, UpstreamFailed, UpstreamTimeout
 from penstock.flow import FinishReason
@@ -25,6 +25,7 @@ from penstock.gateway.track import DeploymentTrack
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_SLOT_S = 1.0  # that a sequence runs: until some have ended
 # What another attempt may mend.
 RETRYABLE = (EngineDied, QueueFull, UpstreamBusy, UpstreamFailed, UpstreamTimeout)
 
@@ -109,6 +110,7 @@ class Router:
             cached_tokens=None if prefixes is None or not keys else prefixes.cached_tokens(keys, prompt_tokens),
             prefix_trusted=prefixes is None or prefixes.trusted,
             prefill_per_s=track.prefill_per_s,
+            wait_s=_wait_s(load, track),
             base_ttft_s=0.0 if prefixes is not None else track.ttft_s or 0.0,
             price=deployment.card.price,
             region=deployment.card.region,
@@ -169,8 +171,8 @@ class Router:
             track.breaker.abandon()
             return
         track.breaker.succeed()
-        if choice.timings is not None and choice.timings.first_token_s is not None and first.cached_limit is None:
-            track.observe(len(first.submits[0].tokens) - first.cached_tokens, choice.timings.first_token_s)
+        if choice.timings is not None and first.cached_limit is None:
+            track.observe(len(first.submits[0].tokens) - first.cached_tokens, choice.timings)
         call, prefixes = ticket.call, ticket.deployment.prefixes
         if call is not None and call.keys and prefixes is not None:
             prefixes.correct(call.cached_tokens, first.found_tokens)
@@ -185,6 +187,12 @@ class Router:
             track.breaker.abandon()
         else:
             track.breaker.fail()
+
+
+def _wait_s(load: Load, track: DeploymentTrack) -> float:
+    """Predicted, until a slot is free: they come free in turn."""
+    running = max(load.open - (load.waiting or 0), 1) if load.waiting else load.slots
+    return load.ahead * (track.slot_s or DEFAULT_SLOT_S) / (running or 1)
 
 
 def _unblocked(candidate: Candidate) -> Candidate:
