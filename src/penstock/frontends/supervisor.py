@@ -32,6 +32,7 @@ from penstock.frontends.messages import (
     EndAll,
     EndEngine,
     Fence,
+    PromptSent,
     ServeAdapters,
     ServedAdapter,
     StartFrontend,
@@ -244,6 +245,7 @@ class FrontendSet:
             self._journal,
             on_gone=lambda: self._on_gone(slot),
             end_engine=self._end_engine,
+            pass_on=lambda message: self._pass_on(slot, message),
         )
         start = StartFrontend(
             settings=msgspec.to_builtins(self._settings),
@@ -306,6 +308,11 @@ class FrontendSet:
             slot.process.kill()
             await asyncio.to_thread(slot.process.wait)
         slot.listener.close()
+
+    def _pass_on(self, sender: Slot, message: PromptSent) -> None:
+        for slot in self._slots:
+            if slot is not sender and slot.peer is not None and slot.peer.hears:
+                slot.peer.send(message)
 
     def _end_engine(self, message: EndEngine) -> None:
         for model in self._models.registry.local:

@@ -23,6 +23,7 @@ from penstock.frontends.messages import (
     Fence,
     FromControl,
     Listening,
+    PromptSent,
     ServeAdapters,
     ServedAdapter,
     StartFrontend,
@@ -98,6 +99,7 @@ class Frontend:
         models.serve(self._adapters)
         safety = await asyncio.to_thread(composition.safety, settings, events)
         gateway = composition.gateway(settings, registry, start.secret, events, safety)
+        gateway.router.on_sent = models.tell_sent
         database = await asyncio.to_thread(composition.database, settings) if settings.tenants.keys else None
         app, service = build_server(settings, registry, gateway, self._link, database)
         if service.key_manager is not None:
@@ -121,6 +123,9 @@ class Frontend:
                     task.add_done_callback(self._tasks.discard)
                 else:
                     self._tell_status(message.number)
+            case PromptSent():
+                if self._models is not None:
+                    self._models.note_sent(message)
             case ServeAdapters():
                 self._adapters = message.adapters
                 if self._models is not None:

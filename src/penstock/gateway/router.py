@@ -17,6 +17,7 @@ from penstock.deployment.protocol import Call, Deployment, Load, ServedModel, St
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, QueueFull, UpstreamBusy, UpstreamFailed, UpstreamTimeout
 from penstock.flow import FinishReason
+from penstock.flow.identity import Source
 from penstock.flow.routing import Decision
 from penstock.gateway.breaker import BreakerState
 from penstock.gateway.candidate import Candidate, Demand
@@ -47,6 +48,7 @@ class Router:
         self.policy = policy
         self.region = region
         self.ttft_target_s = ttft_target_s
+        self.on_sent: Callable[[Source, Sequence[bytes]], None] | None = None  # a replica got a prompt of these keys
         self.tracks: dict[str, DeploymentTrack] = {}  # by name of the deployment
         self._secret = secret
         self._clock = clock
@@ -81,6 +83,8 @@ class Router:
         call.keys, call.cached_tokens = keys, candidates[place].cached_tokens or 0
         if keys and chosen.prefixes is not None:
             chosen.prefixes.add(keys)
+            if self.on_sent is not None:
+                self.on_sent(chosen.source, keys)
         self.track(chosen.name).recent.add(candidates[place].uncached_tokens(demand))
         call.route.spans.append((start, time.monotonic()))
         return chosen

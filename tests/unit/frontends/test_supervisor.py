@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.flow.identity import Source
 from penstock.frontends import supervisor
-from penstock.frontends.messages import Counts, Fence, ServeAdapters
+from penstock.frontends.messages import Counts, Fence, PromptSent, ServeAdapters
 from penstock.frontends.supervisor import FIRST_WAIT_S, HEALTHY_AFTER_S, LONGEST_WAIT_S, FrontendSet
 from penstock.http.port import bind
 from penstock.settings import load
@@ -90,6 +91,18 @@ def test_a_frontend_that_hangs_holds_up_the_control_process_for_a_moment_only(
             slot.listener.close()
 
     asyncio.run(run())
+
+
+def test_what_one_has_sent_is_passed_on_to_the_others(tmp_path: Path) -> None:
+    made = frontends(tmp_path, 4)
+    told: list[int] = []
+    for slot, hears in zip(made._slots[:3], (True, True, False), strict=True):
+        send = lambda message, number=slot.number: told.append(number)  # noqa: E731
+        slot.peer = cast(Any, SimpleNamespace(hears=hears, send=send))
+    made._pass_on(made._slots[0], PromptSent(Source("m", 0), b""))
+    assert told == [2]
+    for slot in made._slots:
+        slot.listener.close()
 
 
 @pytest.mark.parametrize(
