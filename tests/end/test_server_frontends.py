@@ -402,6 +402,28 @@ def test_an_adapter_goes_when_its_requests_in_all_frontends_have_ended(
         assert http.get("/observe/check").json()["ok"] is True
 
 
+def test_a_prefix_that_one_frontend_has_sent_is_known_to_all(tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(f'[[models]]\nname = "tiny"\nmodel = "{tiny}"\nreplicas = 2\nthreads = 1\nkv_memory = "60MB"\n')
+    prompts = [[5 + seed, *range(6, 70)] for seed in range(4)]
+    with Server(f"--config={file}", "--frontends", 2) as server, At(server, "-", 1) as one, At(server, "-", 2) as other:
+
+        def ask(sdk: openai.OpenAI, prompt: list[int]) -> tuple[str, int]:
+            """The replica, and the cached tokens."""
+            answer = sdk.completions.with_raw_response.create(model="tiny", prompt=prompt, max_tokens=1)
+            usage = answer.parse().usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            return answer.headers["x-penstock-deployment"], usage.prompt_tokens_details.cached_tokens or 0
+
+        first = [ask(one, prompt)[0] for prompt in prompts]
+        assert first == ["tiny/0", "tiny/1"] * 2
+        for _ in range(2):  # by then the control process has all of it, and then the other frontend
+            server.metrics()
+        again = [ask(other, prompt) for prompt in prompts[1::2]]
+        assert again == [("tiny/1", 64)] * 2
+
+
 def test_models_that_come_and_go_are_refused(server: Server, config: Path, tmp_path: Path) -> None:
     with admin(server) as http:
         told = http.post("/sleep?model=tiny")

@@ -216,11 +216,19 @@ class CacheManager:
 
     # --- blocks on their way from or to another engine
 
-    def allow_holdings(self, context: int, step_tokens: int) -> None:
+    def allow_holdings(self, context: int, step_tokens: int) -> int:
         """Let `hold_cached` and `hold_missing` hold all blocks but those that one sequence of `context` tokens needs:
-        it must find them whenever all others are preempted."""
+        it must find them whenever all others are preempted. Returns how many tokens of one prompt may be held in full
+        blocks while nothing else is; of a window, its end is enough."""
         required = self.required_blocks(context, step_tokens)
         self._holdable = [max(0, usage.total - count) for usage, count in zip(self.usage(), required, strict=True)]
+        most = [count * self.block_size for count in self._holdable]
+        short = [
+            tokens
+            for window, tokens in zip(self.windows, most, strict=True)
+            if not window or tokens < window + self.block_size
+        ]
+        return min([context, *short])
 
     def hold_cached(self, chain: PrefixChain, tokens: Sequence[int]) -> Holding | None:
         """Hold the blocks that a sequence of these tokens would start from: they are neither evicted nor written. None:

@@ -45,7 +45,9 @@ class RayCluster:
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             if address != AUTO or not isinstance(error, ConnectionError):
                 raise InvalidSetting(
-                    f"cluster: there is no Ray cluster at {address}: {error}", param="cluster"
+                    f"cluster: there is no Ray cluster at {address}, or it wants its token, which Ray sends there only "
+                    f"with RAY_AUTH_MODE=token: {error}",
+                    param="cluster",
                 ) from None
             ray.init(
                 include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1", **quiet
@@ -64,10 +66,11 @@ class RayCluster:
         """CPUs and GPUs of all nodes together."""
         return {name: count for name, count in sorted(self.resources.items()) if name in ("CPU", "GPU")}
 
-    def node_cpus(self) -> list[int]:
-        """Of each node that has any, fewest first."""
-        counts = [int(node["Resources"].get("CPU", 0.0)) for node in self._ray.nodes() if node["Alive"]]
-        return sorted(count for count in counts if count)
+    def nodes(self) -> list[tuple[int, int]]:
+        """CPUs and GPUs of each node that has any CPU."""
+        found = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        sizes = [(int(one.get("CPU", 0.0)), int(one.get("GPU", 0.0))) for one in found]
+        return [size for size in sizes if size[0]]
 
     def uses_gpu(self, device: str) -> bool:
         """Whether engines for this `device` setting take a GPU each."""

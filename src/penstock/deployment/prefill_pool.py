@@ -64,6 +64,9 @@ class PrefillPool:
         cached = call.cached_tokens if decoder.prefixes is not None and decoder.prefixes.trusted else 0
         if len(submit.tokens) - 1 - cached < self._min_tokens:
             return None
+        room = min(map(_room, (decoder, *prefillers)))
+        if len(submit.tokens) > room + decoder.facts["block_size"]:  # its blocks, all but the last, could not be held
+            return None
         probe = Call(call.requests, call.active_requests)
         chosen = pick(prefillers, probe)
         assert isinstance(chosen, Replica)
@@ -72,10 +75,25 @@ class PrefillPool:
         return Handoff(self, active, chosen, decoder, cached)
 
     def check(self, replicas: Sequence[Replica]) -> None:
-        """Raises InvalidSetting if the engines, which are up, cannot read each other's blocks."""
+        """Raises InvalidSetting if engines, which are up, cannot read each other's blocks or have no room for them."""
+        least = min(replicas, key=_room)
+        if _room(least) < self._min_tokens:
+            context, size = least.facts["context"], least.facts["kv_tokens"]
+            raise InvalidSetting(
+                f"prefill_replicas: the KV cache of {least.name} has {size:,} tokens, and one sequence of the whole "
+                f"context takes {context:,}: what is left holds no prompt of prefill_min_tokens ({self._min_tokens}). "
+                "Set a smaller context, or more kv_memory",
+                param="prefill_replicas",
+            )
         layouts = {replica.name: replica.facts.get("kv_layout") for replica in replicas}
         if len(set(layouts.values())) > 1:
             listed = "; ".join(f"{name}: {layout}" for name, layout in layouts.items())
             raise InvalidSetting(
                 f"prefill_replicas: the replicas' KV blocks differ: {listed}", param="prefill_replicas"
             )
+
+
+def _room(replica: Replica) -> int:
+    """Tokens of a prompt, in full blocks, that may be at the replica for a transfer."""
+    room: int = replica.facts["kv_transfer_tokens"]
+    return room

@@ -83,6 +83,14 @@ class Load(msgspec.Struct, frozen=True):
     waiting: int | None = None
     kv_use: float | None = None  # share of KV blocks that sequences hold
     reported: float | None = None  # when that report came, by `time.monotonic`: an old one is stale
+    slots: int | None = None  # sequences that it runs at once; None: not known, as of upstreams
+
+    @property
+    def ahead(self) -> int:
+        """How many sequences must end before another one has a slot and blocks."""
+        if self.slots is None or not self.open:
+            return 0
+        return max(self.open + 1 - self.slots, self.waiting or 0, 0)
 
 
 class EngineReport(Protocol):

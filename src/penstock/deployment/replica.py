@@ -92,9 +92,11 @@ class Replica:
     def load(self) -> Load:
         report = self._report() if self._report is not None else None
         pending = self._dispatcher.pending_tokens
+        slots = self.facts.get("max_sequences")
         if report is None:
-            return Load(self.open, pending)
-        return Load(self.open, pending, max(0, self.open - report.waiting), report.waiting, report.kv_use, report.t)
+            return Load(self.open, pending, slots=slots)
+        running = max(0, self.open - report.waiting)
+        return Load(self.open, pending, running, report.waiting, report.kv_use, report.t, slots)
 
     # --- the engine process
 

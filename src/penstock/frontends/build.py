@@ -18,8 +18,9 @@ from penstock.deployment.replica import Replica
 from penstock.deployment.replica_set import ReplicaSet
 from penstock.engine.linked import LinkedEngine, wait_for_engine
 from penstock.flow.identity import SequenceNumbers, Source
+from penstock.flow.prefix import KEY_BYTES
 from penstock.frontends.control_link import ControlLink
-from penstock.frontends.messages import EndEngine, ServedAdapter, StartFrontend
+from penstock.frontends.messages import EndEngine, PromptSent, ServedAdapter, StartFrontend
 from penstock.frontends.remote import RemoteAccounting, RemoteMetrics, RemoteResponseStore
 from penstock.gateway.gateway import Gateway
 from penstock.http.app import build_frontend
@@ -122,6 +123,19 @@ class FrontendModels(ServerModels):
         self._removed = [model for model in self._removed if model.open]
         models = (*self.registry.adapters, *self._removed)
         return [((model.card.name, model.adapter.version), model.open) for model in models if model.open]
+
+    def tell_sent(self, source: Source, keys: Sequence[bytes]) -> None:
+        """The other frontends, where there is a choice of replicas, that one of them got a prompt of these keys."""
+        if len(self.replica_sets[source.model].replicas) > 1:
+            self._link.tell(PromptSent(source, b"".join(keys)))
+
+    def note_sent(self, message: PromptSent) -> None:
+        """What another frontend has told."""
+        keys = [message.keys[place : place + KEY_BYTES] for place in range(0, len(message.keys), KEY_BYTES)]
+        replicas = self.replica_sets.get(message.source.model)
+        for replica in [] if replicas is None else replicas.replicas:
+            if replica.source == message.source and replica.prefixes is not None:
+                replica.prefixes.add(keys)
 
     def _end_engine(self, source: Source, why: str) -> None:
         self._link.tell(EndEngine(source, why))

@@ -100,6 +100,13 @@ class EndEngine(Wire, frozen=True):
     why: str
 
 
+class PromptSent(Wire, frozen=True):
+    """A replica got a prompt of these block keys. Passed on to the other frontends, which count them as cached."""
+
+    source: Source
+    keys: bytes  # of KEY_BYTES each
+
+
 class DeliveredWire(Wire, frozen=True):
     """events.Delivered, with as much of its Deltas as the journal reads."""
 
@@ -180,6 +187,7 @@ ToControl = (
     | StoreResponse
     | SequenceEnded
     | EndEngine
+    | PromptSent
     | DeliveredWire
     | FlushedWire
     | Happened
@@ -268,7 +276,7 @@ class EndAll(Wire, frozen=True):
     """End all requests and exit."""
 
 
-FromControl = StartFrontend | Answer | Fence | ServeAdapters | Drain | EndAll
+FromControl = StartFrontend | Answer | Fence | PromptSent | ServeAdapters | Drain | EndAll
 
 # --- events
 

@@ -33,6 +33,7 @@ from penstock.frontends.messages import (
     FromControl,
     Happened,
     Listening,
+    PromptSent,
     Release,
     Reserve,
     SequenceEnded,
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 RECORD_S = 1.0  # a frontend's part of a step waits so long for the step's record
 LOOK_S = 0.005
+HEARS_S = 3.0  # since it last said anything, which it does every second
 Number = TypeVar("Number", int, float)
 DIED = "frontend_died"  # the code of its requests in the journal
 
@@ -80,7 +82,9 @@ class FrontendPeer:
         *,
         on_gone: Callable[[], None],
         end_engine: Callable[[EndEngine], None],
+        pass_on: Callable[[PromptSent], None],
     ) -> None:
+        """`pass_on`: to the other frontends."""
         self.listening = asyncio.Event()
         self.drained = asyncio.Event()
         self.gone = False
@@ -91,6 +95,7 @@ class FrontendPeer:
         self._journal = journal
         self._on_gone = on_gone
         self._end_engine = end_engine
+        self._pass_on = pass_on
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[list[ToControl]] = typed.msgpack_decoder(list[ToControl])
         self._accounts: dict[str, OpenAccount] = {}  # by request
@@ -112,6 +117,11 @@ class FrontendPeer:
         if self._framed.unsent_bytes and not self._writing:
             self._writing = True
             asyncio.get_running_loop().add_writer(self._framed.fileno(), self._write)
+
+    @property
+    def hears(self) -> bool:
+        """It serves, and has said something of late: what it need not know is not kept for one that hangs."""
+        return self.listening.is_set() and time.monotonic() - self.seen < HEARS_S
 
     async def fence(self, message: Fence | ServeAdapters) -> None:
         """Returns when the frontend has done what the message says, and all that it has told by then is applied here;
@@ -169,6 +179,8 @@ class FrontendPeer:
                 self._run(self._answer(message.call, put))
             case EndEngine():
                 self._end_engine(message)
+            case PromptSent():
+                self._pass_on(message)
             case Listening():
                 self.listening.set()
             case Drained():

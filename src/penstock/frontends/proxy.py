@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import httptools
 from starlette.types import Message, Receive, Scope, Send
 
 READ_BYTES = 1 << 16
 MAX_HEADERS_BYTES = 1 << 20  # of the answer's start
+Write = Callable[[bytes], Awaitable[None]]
 _HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect"))
+_OWN = frozenset((b"date", b"server"))  # headers that a frontend sets by itself
 
 
 class ControlProxy:
@@ -22,26 +27,38 @@ class ControlProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_HEADERS_BYTES)
-        sending = asyncio.create_task(_send_request(scope, receive, writer))
-        answering = asyncio.create_task(_pass_answer(reader, send, bodyless=scope["method"] == "HEAD"))
-        try:
-            # The request ends with the client's disconnect; the answer may come before all of the request was read.
-            await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and not sending.cancelled() and sending.exception() is not None:
-                await asyncio.wait({answering}, timeout=1.0)  # it does not read on: it may have said why
-            if answering.done():
-                answering.result()
-        finally:
-            for task in (sending, answering):
-                task.cancel()
-            await asyncio.gather(sending, answering, return_exceptions=True)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, self._path)
+            # Reading has a handle of its own: a write that fails, because the answer came before all of the request
+            # was read, would take the answer with it.
+            reader, connection = await asyncio.open_unix_connection(sock=sock.dup(), limit=MAX_HEADERS_BYTES)
+            try:
+                await _exchange(scope, receive, send, reader, partial(loop.sock_sendall, sock))
+            finally:
+                connection.close()
+                with contextlib.suppress(OSError):
+                    await connection.wait_closed()
 
 
-async def _send_request(scope: Scope, receive: Receive, writer: asyncio.StreamWriter) -> None:
+async def _exchange(scope: Scope, receive: Receive, send: Send, reader: asyncio.StreamReader, write: Write) -> None:
+    sending = asyncio.create_task(_send_request(scope, receive, write))
+    answering = asyncio.create_task(_pass_answer(reader, send, bodyless=scope["method"] == "HEAD"))
+    try:
+        # The request ends with the client's disconnect; the answer may come before all of the request was read.
+        await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done() and not sending.cancelled() and sending.exception() is not None:
+            await asyncio.wait({answering}, timeout=1.0)  # it does not read on: it may have said why
+        if answering.done():
+            answering.result()
+    finally:
+        for task in (sending, answering):
+            task.cancel()
+        await asyncio.gather(sending, answering, return_exceptions=True)
+
+
+async def _send_request(scope: Scope, receive: Receive, write: Write) -> None:
     """Returns when the client has gone."""
     target: bytes = scope["raw_path"]
     if query := scope["query_string"]:
@@ -52,14 +69,13 @@ async def _send_request(scope: Scope, receive: Receive, writer: asyncio.StreamWr
     if chunked:
         headers.append((b"transfer-encoding", b"chunked"))
     lines = [b"%s %s HTTP/1.1" % (scope["method"].encode(), target), *(b"%s: %s" % pair for pair in headers)]
-    writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
+    await write(b"\r\n".join(lines) + b"\r\n\r\n")
     while (message := await receive())["type"] == "http.request":
         body = message.get("body", b"")
         if body:
-            writer.write(b"%x\r\n%s\r\n" % (len(body), body) if chunked else body)
+            await write(b"%x\r\n%s\r\n" % (len(body), body) if chunked else body)
         if chunked and not message.get("more_body", False):
-            writer.write(b"0\r\n\r\n")
-        await writer.drain()
+            await write(b"0\r\n\r\n")
 
 
 class _Answer:
@@ -72,7 +88,7 @@ class _Answer:
         self.complete = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() not in _HOP_BY_HOP:
+        if name.lower() not in _HOP_BY_HOP | _OWN:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:

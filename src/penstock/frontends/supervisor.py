@@ -32,6 +32,7 @@ from penstock.frontends.messages import (
     EndAll,
     EndEngine,
     Fence,
+    PromptSent,
     ServeAdapters,
     ServedAdapter,
     StartFrontend,
@@ -52,6 +53,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 10.0  # before a frontend is replaced: doubl
 HEALTHY_AFTER_S = 60.0
 FENCE_S = 2.0  # a frontend that hangs holds up the routes of the control process no longer than that
 LOOK_S = 1.0
+SILENT_S = 30.0  # a frontend that serves says something every second; one that has not for so long hangs
 NUMBERS_OF_ONE = 1 << 20  # sequence numbers that the next process of a frontend leaves out
 EXIT_S = 5.0
 
@@ -243,6 +245,7 @@ class FrontendSet:
             self._journal,
             on_gone=lambda: self._on_gone(slot),
             end_engine=self._end_engine,
+            pass_on=lambda message: self._pass_on(slot, message),
         )
         start = StartFrontend(
             settings=msgspec.to_builtins(self._settings),
@@ -276,15 +279,23 @@ class FrontendSet:
         self._start(slot)
 
     async def _watch(self) -> None:
-        """Kill frontends that hang: their event loop says something every second."""
+        """Kill frontends that hang."""
         while True:
+            began = time.monotonic()
             await asyncio.sleep(LOOK_S)
-            for slot in self._slots:
-                peer = slot.peer
-                if peer is None or peer.gone or time.monotonic() - peer.seen < self._settings.serve.hang_s:
-                    continue
+            if time.monotonic() - began < 2 * LOOK_S:  # else this process was held up: what they said is not read yet
+                self._end_silent()
+
+    def _end_silent(self) -> None:
+        hang_s, now = self._settings.serve.hang_s, time.monotonic()
+        for slot in self._slots:
+            peer = slot.peer
+            if peer is None or peer.gone:
+                continue
+            limit_s = min(SILENT_S, hang_s) if peer.listening.is_set() else hang_s
+            if now - peer.seen >= limit_s:
                 assert slot.process is not None
-                logger.error("frontend %d gave no sign of life and is ended", slot.number)
+                logger.error("frontend %d gave no sign of life for %g s and is ended", slot.number, limit_s)
                 slot.process.kill()
 
     async def _ended(self, slot: Slot, timeout_s: float) -> None:
@@ -297,6 +308,11 @@ class FrontendSet:
             slot.process.kill()
             await asyncio.to_thread(slot.process.wait)
         slot.listener.close()
+
+    def _pass_on(self, sender: Slot, message: PromptSent) -> None:
+        for slot in self._slots:
+            if slot is not sender and slot.peer is not None and slot.peer.hears:
+                slot.peer.send(message)
 
     def _end_engine(self, message: EndEngine) -> None:
         for model in self._models.registry.local:

@@ -23,6 +23,7 @@ from penstock.frontends.messages import (
     Fence,
     FromControl,
     Listening,
+    PromptSent,
     ServeAdapters,
     ServedAdapter,
     StartFrontend,
@@ -64,13 +65,13 @@ class Frontend:
         os.environ.update(start.variables)
         settings = from_wire(start.settings)
         configure(settings.observe.log_format)
+        working = [asyncio.create_task(self._report())]  # engines may take long to load
         with gc_control.paused():
             http, service = await self._serve(start, settings)
         gc_control.tune_for_server()
         trim_heap()
         self._link.tell(Listening())
-        working = [asyncio.create_task(do_idle_work(service)), asyncio.create_task(self._report())]
-        working.append(asyncio.create_task(self._drain(service)))
+        working += [asyncio.create_task(do_idle_work(service)), asyncio.create_task(self._drain(service))]
         await self._ending.wait()
         for task in working:
             task.cancel()
@@ -98,6 +99,7 @@ class Frontend:
         models.serve(self._adapters)
         safety = await asyncio.to_thread(composition.safety, settings, events)
         gateway = composition.gateway(settings, registry, start.secret, events, safety)
+        gateway.router.on_sent = models.tell_sent
         database = await asyncio.to_thread(composition.database, settings) if settings.tenants.keys else None
         app, service = build_server(settings, registry, gateway, self._link, database)
         if service.key_manager is not None:
@@ -121,6 +123,9 @@ class Frontend:
                     task.add_done_callback(self._tasks.discard)
                 else:
                     self._tell_status(message.number)
+            case PromptSent():
+                if self._models is not None:
+                    self._models.note_sent(message)
             case ServeAdapters():
                 self._adapters = message.adapters
                 if self._models is not None:

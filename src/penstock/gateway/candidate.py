@@ -32,6 +32,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None = None  # the longest cached prefix of this prompt; None: not known
     prefix_trusted: bool = True  # False: predictions of cached prefixes were wrong of late
     prefill_per_s: float | None = None  # tokens; None: not measured yet
+    wait_s: float = 0.0  # predicted, until it has a slot for another sequence
     base_ttft_s: float = 0.0  # what a prompt takes beside its computation: the way to an upstream
     price: Price | None = None
     region: str | None = None
@@ -46,9 +47,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         cached = self.cached_tokens if self.prefix_trusted and self.cached_tokens else 0
         return max(demand.prompt_tokens - cached, 0)
 
+    @property
+    def wait_tokens(self) -> float:
+        """Prompt tokens that it could compute while a sequence waits for a slot."""
+        return self.wait_s * (self.prefill_per_s or DEFAULT_PREFILL_PER_S)
+
     def ttft_s(self, demand: Demand) -> float:
         """Predicted time to the first token."""
-        tokens = self.queued_tokens + self.uncached_tokens(demand)
+        tokens = self.queued_tokens + self.wait_tokens + self.uncached_tokens(demand)
         return self.base_ttft_s + tokens / (self.prefill_per_s or DEFAULT_PREFILL_PER_S)
 
     def cost(self, demand: Demand) -> float:

@@ -7,7 +7,8 @@ ttft      the cheapest of those that are predicted to meet the target; else the 
 cost      the lowest price
 
 `load` and `prefix` also count what a candidate was given lately beyond its share. Without it, idle candidates would
-never divide the work: all requests that begin with the same system prompt would go to the one that saw it first.
+never divide the work: all requests that begin with the same system prompt would go to the one that saw it first. And
+a candidate whose slots are all taken is as one with more tokens queued: those that it could compute until one is free.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def by_name(demand: Demand, candidates: Sequence[Candidate]) -> list[Ranked]:
 
 def by_load(demand: Demand, candidates: Sequence[Candidate]) -> list[Ranked]:
     return _sorted(
-        Ranked(one, one.queued_tokens + BALANCE * excess, f"{one.queued_tokens} tokens queued")
+        Ranked(one, _queued(one) + BALANCE * excess, f"{one.queued_tokens} tokens queued{_wait(one)}")
         for one, excess in zip(candidates, _excess(candidates), strict=True)
     )
 
@@ -48,8 +49,8 @@ def by_prefix(demand: Demand, candidates: Sequence[Candidate]) -> list[Ranked]:
     for one, excess in zip(candidates, _excess(candidates), strict=True):
         uncached = one.uncached_tokens(demand)
         cached = demand.prompt_tokens - uncached
-        reason = f"{cached} of {demand.prompt_tokens} tokens cached, {one.queued_tokens} queued"
-        ranked.append(Ranked(one, QUEUED * one.queued_tokens + uncached + BALANCE * excess, reason))
+        reason = f"{cached} of {demand.prompt_tokens} tokens cached, {one.queued_tokens} queued{_wait(one)}"
+        ranked.append(Ranked(one, QUEUED * _queued(one) + uncached + BALANCE * excess, reason))
     return _sorted(ranked)
 
 
@@ -81,6 +82,14 @@ POLICIES: dict[str, Policy] = {
     "ttft": by_ttft,
     "cost": by_cost,
 }
+
+
+def _queued(candidate: Candidate) -> float:
+    return candidate.queued_tokens + candidate.wait_tokens
+
+
+def _wait(candidate: Candidate) -> str:
+    return f", {candidate.wait_s:.2g} s for a slot" if candidate.wait_s else ""
 
 
 def _excess(candidates: Sequence[Candidate]) -> list[float]:

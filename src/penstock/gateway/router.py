@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from penstock.deployment.prefix_tracker import prompt_keys
-from penstock.deployment.protocol import Call, Deployment, ServedModel, State
+from penstock.deployment.protocol import Call, Deployment, Load, ServedModel, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, QueueFull, UpstreamBusy, UpstreamFailed, UpstreamTimeout
 from penstock.flow import FinishReason
+from penstock.flow.identity import Source
 from penstock.flow.routing import Decision
 from penstock.gateway.breaker import BreakerState
 from penstock.gateway.candidate import Candidate, Demand
@@ -25,6 +26,7 @@ from penstock.gateway.track import DeploymentTrack
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_SLOT_S = 1.0  # that a sequence runs: until some have ended
 # What another attempt may mend.
 RETRYABLE = (EngineDied, QueueFull, UpstreamBusy, UpstreamFailed, UpstreamTimeout)
 
@@ -46,6 +48,7 @@ class Router:
         self.policy = policy
         self.region = region
         self.ttft_target_s = ttft_target_s
+        self.on_sent: Callable[[Source, Sequence[bytes]], None] | None = None  # a replica got a prompt of these keys
         self.tracks: dict[str, DeploymentTrack] = {}  # by name of the deployment
         self._secret = secret
         self._clock = clock
@@ -80,6 +83,8 @@ class Router:
         call.keys, call.cached_tokens = keys, candidates[place].cached_tokens or 0
         if keys and chosen.prefixes is not None:
             chosen.prefixes.add(keys)
+            if self.on_sent is not None:
+                self.on_sent(chosen.source, keys)
         self.track(chosen.name).recent.add(candidates[place].uncached_tokens(demand))
         call.route.spans.append((start, time.monotonic()))
         return chosen
@@ -109,6 +114,7 @@ class Router:
             cached_tokens=None if prefixes is None or not keys else prefixes.cached_tokens(keys, prompt_tokens),
             prefix_trusted=prefixes is None or prefixes.trusted,
             prefill_per_s=track.prefill_per_s,
+            wait_s=_wait_s(load, track),
             base_ttft_s=0.0 if prefixes is not None else track.ttft_s or 0.0,
             price=deployment.card.price,
             region=deployment.card.region,
@@ -169,8 +175,8 @@ class Router:
             track.breaker.abandon()
             return
         track.breaker.succeed()
-        if choice.timings is not None and choice.timings.first_token_s is not None and first.cached_limit is None:
-            track.observe(len(first.submits[0].tokens) - first.cached_tokens, choice.timings.first_token_s)
+        if choice.timings is not None and first.cached_limit is None:
+            track.observe(len(first.submits[0].tokens) - first.cached_tokens, choice.timings)
         call, prefixes = ticket.call, ticket.deployment.prefixes
         if call is not None and call.keys and prefixes is not None:
             prefixes.correct(call.cached_tokens, first.found_tokens)
@@ -185,6 +191,12 @@ class Router:
             track.breaker.abandon()
         else:
             track.breaker.fail()
+
+
+def _wait_s(load: Load, track: DeploymentTrack) -> float:
+    """Predicted, until a slot is free: they come free in turn."""
+    running = max(load.open - (load.waiting or 0), 1) if load.waiting else load.slots
+    return load.ahead * (track.slot_s or DEFAULT_SLOT_S) / (running or 1)
 
 
 def _unblocked(candidate: Candidate) -> Candidate:

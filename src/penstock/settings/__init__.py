@@ -370,6 +370,7 @@ def _check(settings: Settings) -> None:
 def _check_engine(settings: Settings) -> None:
     """Checks of one engine's settings."""
     _check_adapters(settings.model)
+    settings.cache.check()
     if settings.engine.pipeline_parallel > 1:
         raise InvalidSetting(
             "pipeline_parallel: Penstock does not divide the layers of a model among processes; tensor_parallel splits "

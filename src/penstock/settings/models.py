@@ -108,6 +108,10 @@ _LOCAL_ONLY = (
     "context_defaults", "replicas", "min_replicas", "max_replicas", "scale_up_s", "scale_down_s", "gpus", "load",
     "pinned", "keep_alive", "prefill_replicas", "prefill_min_tokens", "kv_transport",
 )  # fmt: skip
+_NEEDED = {  # for a field to have an effect
+    "prefill_min_tokens": "prefill_replicas", "kv_transport": "prefill_replicas", "scale_up_s": "max_replicas",
+    "scale_down_s": "max_replicas",
+}  # fmt: skip
 _UPSTREAM_ONLY = (
     "upstream_model", "api_key_env", "capabilities", "tokenizer", "max_tokens_field", "connect_s", "first_token_s",
     "idle_s",
@@ -138,9 +142,9 @@ def parse_one(
         if value is not None:  # a JSON null: as if the field was not there
             (parsed[engine_names[name]] if name in engine_names else parsed)[name] = value
     _check_kind(raw, engine_names, here)
-    needing = [name for name in ("prefill_min_tokens", "kv_transport") if name in raw]
-    if needing and not raw.get("prefill_replicas"):
-        raise InvalidSetting(f"{here}: {needing[0]} needs prefill_replicas", param=needing[0])
+    for name, needed in _NEEDED.items():
+        if raw.get(name) is not None and not raw.get(needed):
+            raise InvalidSetting(f"{here}: {name} needs {needed}", param=name)
     try:
         typed.convert(parsed, ModelEntry, strict=False)
     except msgspec.ValidationError as error:

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from penstock.errors import InvalidSetting
+
 # The description is the setting's --help; bounds are checked when settings are resolved.
 Positive = Annotated[int, Meta(ge=1)]
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -124,12 +126,25 @@ class CacheSettings(Section, frozen=True):
     ] = None
     prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True
     kv_events: Annotated[
-        Annotated[str, Meta(pattern=r"^tcp://(\*|[^\s:/\[\]]+|\[[0-9a-fA-F:]+\]):\d{1,5}$")] | None,
+        str | None,
         Meta(
             description="Address where cached blocks, with their tokens, are published for other routers in vLLM's "
             "format, such as tcp://127.0.0.1:5557; further replicas take the ports behind it. [default: none]"
         ),
     ] = None
+
+    def check(self) -> None:
+        """Checks across fields; raises InvalidSetting."""
+        if self.kv_events is None:
+            return
+        if not re.fullmatch(r"tcp://(\*|[^\s:/\[\]]+|\[[0-9a-fA-F:]+\]):\d{1,5}", self.kv_events):
+            raise InvalidSetting(
+                f"kv_events must be an address such as tcp://127.0.0.1:5557, got {self.kv_events!r}", param="kv_events"
+            )
+        if not self.prefix_caching:
+            raise InvalidSetting(
+                "kv_events: without prefix_caching no block stays cached: leave one of them out", param="kv_events"
+            )
 
     def for_replica(self, number: int) -> CacheSettings:
         """With a port of its own for its events."""

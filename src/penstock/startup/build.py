@@ -176,8 +176,7 @@ def _transfers(
         f"{config.files.name}, weights of {built.weights_bytes} bytes, {config.kv_types} in blocks of "
         f"{size.block_size} tokens ({', '.join(groups)})"
     )
-    cache.allow_holdings(size.context, config.limits.step_tokens)
-    memory = KvMemory(built.kv_memory, layout)
+    memory = KvMemory(built.kv_memory, layout, cache.allow_holdings(size.context, config.limits.step_tokens))
     return BlockTransfers(setup, secret, cache, memory, reserve=lambda: scheduler.stats()["running"])
 
 

@@ -1,6 +1,7 @@
 """Rejects settings that must fail with this model on this machine, before torch is imported or weights are read.
 
 The engine checks again with exact figures (`startup.decide`, `forward.memory`); the checks here are at most as strict.
+Of the nodes of a cluster nothing is known here: what this machine has is not looked at then.
 """
 
 from __future__ import annotations
@@ -34,6 +35,27 @@ def uses_gpu(settings: Settings) -> bool:
 def check(settings: Settings, spec: ModelSpec) -> None:
     """Raises InvalidSetting or OutOfMemory, with the name of the setting."""
     chosen_context(spec, settings.model.context)
+    if here := settings.serve.cluster is None:
+        _check_machine(settings)
+    if not SPECULATE.fullmatch(how := settings.engine.speculate):
+        raise InvalidSetting(
+            f"speculate: {how!r} is none of off, auto, lookup, mtp, draft:MODEL, eagle:FOLDER and medusa:FOLDER",
+            param="speculate",
+        )
+    ranks = settings.engine.tensor_parallel
+    if ranks > 1:
+        _check_ranks(settings, spec, here=here)
+    _least_types(settings).check_head_dim(spec.head_dim, spec.name)
+    if settings.cache.kv_memory is not None:
+        asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
+        _check_least(asked, settings, rank_spec(spec, ranks))
+        # of a device the memory counts that the engine knows, and of a cluster that of the node
+        if here and (settings.model.device == "cpu" or not has_driver()):
+            check_most(asked * ranks, resources.host_bytes())
+
+
+def _check_machine(settings: Settings) -> None:
+    """What an engine on this machine needs."""
     device, dtype = settings.model.device, settings.model.dtype
     if device == "cuda" and not has_driver():
         raise InvalidSetting(
@@ -43,20 +65,6 @@ def check(settings: Settings, spec: ModelSpec) -> None:
         require_torch("device cuda", "device")
     if dtype != "auto":
         require_torch(f"dtype {dtype}", "dtype")
-    if not SPECULATE.fullmatch(how := settings.engine.speculate):
-        raise InvalidSetting(
-            f"speculate: {how!r} is none of off, auto, lookup, mtp, draft:MODEL, eagle:FOLDER and medusa:FOLDER",
-            param="speculate",
-        )
-    ranks = settings.engine.tensor_parallel
-    if ranks > 1:
-        _check_ranks(settings, spec)
-    _least_types(settings).check_head_dim(spec.head_dim, spec.name)
-    if settings.cache.kv_memory is not None:
-        asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
-        _check_least(asked, settings, rank_spec(spec, ranks))
-        if device == "cpu" or not has_driver():  # else the device's memory counts, which the engine knows
-            check_most(asked * ranks, resources.host_bytes())
 
 
 def check_pools(settings: Settings, transport: Transport) -> None:
@@ -67,17 +75,21 @@ def check_pools(settings: Settings, transport: Transport) -> None:
             "kv_transport to tcp, or leave cluster or prefill_replicas out",
             param="kv_transport",
         )
-    if uses_gpu(settings) or sys.platform != "linux":
-        where = "on a GPU yet: set device cpu" if uses_gpu(settings) else f"on {sys.platform}: they need Linux"
+    here = settings.serve.cluster is None
+    on_gpu = uses_gpu(settings) if here else settings.model.device == "cuda"  # the nodes say more
+    if on_gpu or (here and sys.platform != "linux"):
+        where = "on a GPU yet: set device cpu" if on_gpu else f"on {sys.platform}: they need Linux"
         raise InvalidSetting(f"prefill_replicas: prefill and decode pools do not run {where}", param="prefill_replicas")
 
 
-def _check_ranks(settings: Settings, spec: ModelSpec) -> None:
+def _check_ranks(settings: Settings, spec: ModelSpec, *, here: bool) -> None:
+    """`here`: on this machine, not on a cluster."""
     check_degree(spec, settings.engine.tensor_parallel)
-    on_gpu = uses_gpu(settings)
-    if on_gpu:
+    on_gpu = uses_gpu(settings) if here else settings.model.device != "cpu"  # the nodes know
+    if here and on_gpu:
         check_gpus(settings.engine.tensor_parallel, resources.gpu_count())
-    require_torch("tensor_parallel", "tensor_parallel")
+    if here:
+        require_torch("tensor_parallel", "tensor_parallel")
     if settings.model.quantize is not None and not on_gpu:
         raise InvalidSetting(
             f"quantize: on a CPU the ranks of tensor_parallel compute with torch, which has no products of "

@@ -24,6 +24,7 @@ from penstock.startup.sharing import (
     GPU_FRACTION,
     Claim,
     Machine,
+    Node,
     ReplicaShare,
     host_bytes_needed,
     share_cluster,
@@ -151,7 +152,7 @@ class ServerModels:
         if self.cluster is None:
             shares = share_machine(list(claims.values()), _machine(), check_memory=at_start)
         else:
-            shares = share_cluster(list(claims.values()), self.cluster.node_cpus())
+            shares = share_cluster(list(claims.values()), [Node(*size) for size in self.cluster.nodes()])
         self._claims = claims
         new = {one.entry.name for one in found}
         return {name: share for name, share in zip(claims, shares, strict=True) if name in new}

@@ -38,6 +38,13 @@ class Machine(NamedTuple):
     gpus: int = 0
 
 
+class Node(NamedTuple):
+    """What a node of a cluster has."""
+
+    cpus: int
+    gpus: int = 0
+
+
 class ReplicaShare(NamedTuple):
     """The settings of one engine, and the GPUs it sees, one for each of its ranks; none: it sees all."""
 
@@ -62,23 +69,43 @@ def share_machine(claims: Sequence[Claim], machine: Machine, *, check_memory: bo
     ]
 
 
-def share_cluster(claims: Sequence[Claim], node_cpus: Sequence[int]) -> list[list[ReplicaShare]]:
-    """The same on a cluster, whose scheduler places each replica: it takes `threads` CPUs of a node, without that all
-    of the smallest; on GPUs one for each of its ranks, and one CPU. `node_cpus`: of each node, fewest first. Raises
-    InvalidSetting."""
+def share_cluster(claims: Sequence[Claim], nodes: Sequence[Node]) -> list[list[ReplicaShare]]:
+    """The same on a cluster, whose scheduler places each replica on a node: it takes `threads` CPUs, without that all
+    of the node that has the fewest; on GPUs one for each of its ranks, and as many CPUs. Raises InvalidSetting."""
     shares = []
     for claim in claims:
-        threads = claim.settings.engine.threads or (1 if claim.on_gpu else node_cpus[0] if node_cpus else 1)
-        if node_cpus and threads > node_cpus[-1]:
-            raise InvalidSetting(
-                f"{claim.label}: threads: a replica takes {threads} CPUs, but no node of the cluster has more than "
-                f"{node_cpus[-1]}: lower threads",
-                param="threads",
-            )
+        ranks = claim.settings.engine.tensor_parallel
+        gpus = tuple(range(ranks)) if claim.on_gpu else ()
+        fewest = 1 if claim.on_gpu else min((node.cpus for node in nodes), default=1)
+        threads = claim.settings.engine.threads or max(ranks, fewest)
+        _check_nodes(claim, nodes, Node(threads, len(gpus)))
         settings = replace(claim.settings, engine=replace(claim.settings.engine, threads=threads))
-        gpus = tuple(range(settings.engine.tensor_parallel)) if claim.on_gpu else ()
         shares.append([ReplicaShare(settings, gpus)] * claim.replicas)
     return shares
+
+
+def _check_nodes(claim: Claim, nodes: Sequence[Node], wanted: Node) -> None:
+    """A node has room for a replica when nothing else runs there. A cluster without nodes may get some."""
+    if claim.gpus:
+        raise InvalidSetting(
+            f"{claim.label}: gpus: on a cluster Ray gives each replica its GPUs: leave it out", param="gpus"
+        )
+    if not nodes:
+        return
+    if wanted.gpus > (most := max(node.gpus for node in nodes)):
+        raise InvalidSetting(
+            f"{claim.label}: tensor_parallel: {wanted.gpus} ranks need a GPU each, but no node of the cluster has more "
+            f"than {most}: lower tensor_parallel",
+            param="tensor_parallel",
+        )
+    if wanted.cpus > (most := max(node.cpus for node in nodes if node.gpus >= wanted.gpus)):
+        key = "threads" if claim.settings.engine.threads else "tensor_parallel"
+        such = f" with {wanted.gpus} GPUs" if wanted.gpus else ""
+        raise InvalidSetting(
+            f"{claim.label}: {key}: a replica takes {wanted.cpus} CPUs, but no node of the cluster{such} has more than "
+            f"{most}: lower {key}",
+            param=key,
+        )
 
 
 def _with_share(

@@ -34,6 +34,22 @@ def cached(cache: CacheManager, tokens: list[int] = TOKENS) -> int:
     return cache.lookup_prefix(chain(), tokens).tokens
 
 
+@pytest.mark.parametrize(
+    ("windows", "blocks", "tokens"),
+    [
+        ((0,), 40, 32),  # all of a context's
+        ((0,), 12, 16),
+        ((0,), 8, 0),
+        ((10,), 40, 32),
+        ((0, 10), 13, 20),  # beside 8 blocks of the first group
+        ((10,), 5, 0),
+    ],
+)
+def test_how_much_of_a_prompt_may_be_held(windows: tuple[int, ...], blocks: int, tokens: int) -> None:
+    cache = manager(*windows, blocks=blocks)
+    assert cache.allow_holdings(32, step_tokens=8) == tokens
+
+
 def test_what_is_held_is_not_evicted() -> None:
     cache = manager(0, blocks=16)
     compute(cache, TOKENS)

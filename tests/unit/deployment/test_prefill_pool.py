@@ -30,7 +30,10 @@ IMPORTED = {"blocks": 4, "bytes": 4000, "seconds": 0.1, "cached_tokens": 0, "cau
 class Engine(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__()
-        self.facts = {"kv_tokens": 400, "block_size": BLOCK, "prefix_caching": True, "kv_layout": "layout"}
+        self.facts = {
+            "kv_tokens": 400, "block_size": BLOCK, "prefix_caching": True, "kv_layout": "layout", "context": 300,
+            "kv_transfer_tokens": 100,
+        }  # fmt: skip
         self.queries: list[Query] = []
         self.submits: list[Submit] = []
 
@@ -468,6 +471,26 @@ def test_a_server_that_stops_ends_requests_that_wait_for_a_prefill() -> None:
         assert world.decoder.submitted == []
 
     run(story)
+
+
+@pytest.mark.parametrize(("length", "handed"), [(100 + BLOCK, True), (100 + BLOCK + 1, False)])
+def test_a_prompt_whose_blocks_have_no_room_does_not_go_to_the_prefill_pool(length: int, handed: bool) -> None:
+    """It would be computed twice."""
+
+    async def story(world: World) -> None:
+        ticket = world.submit(request("a", list(range(100, 100 + length))))
+        if handed:
+            await world.prefill()
+            await world.transfer()
+        await world.finish(ticket)
+        assert (world.pool.totals.sums["transfers"], world.pool.totals.failures.total()) == (handed, 0)
+
+    run(story)
+
+
+def test_pools_without_room_for_a_prompt_do_not_start() -> None:
+    with pytest.raises(InvalidSetting, match=r"cache of m/0 has 400 tokens, and one .* takes 300: .* \(101\)"):
+        run(lambda world: asyncio.sleep(0), min_tokens=101)
 
 
 def test_replicas_whose_blocks_differ_do_not_start() -> None:

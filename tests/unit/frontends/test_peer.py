@@ -29,6 +29,7 @@ from penstock.frontends.messages import (
     Failed,
     Fence,
     Listening,
+    PromptSent,
     Release,
     Reserve,
     Status,
@@ -87,6 +88,7 @@ class Pair:
         self.limits = Limits()
         self.gone = 0
         self.ended: list[EndEngine] = []
+        self.passed_on: list[PromptSent] = []
         self.journal: Any = None
         self.pool = PrefillPool(b"s", 512)
         service = SimpleNamespace(
@@ -97,7 +99,9 @@ class Pair:
             models=SimpleNamespace(local=[_model("plain", None), _model("pooled", self.pool)]),
         )
         self.service = cast(Service, service)
-        self.peer = FrontendPeer(ours, self.service, None, on_gone=self._lost, end_engine=self.ended.append)
+        self.peer = FrontendPeer(
+            ours, self.service, None, on_gone=self._lost, end_engine=self.ended.append, pass_on=self.passed_on.append
+        )
         self.link = ControlLink(theirs, lambda message: None, lambda: None)
 
     def _lost(self) -> None:
@@ -173,6 +177,21 @@ def test_a_reservation_whose_caller_has_gone_is_given_back_once() -> None:
             await made.until(lambda: ("give back", "req-1") in made.limits.said)
             await reserve(made, "req-2")  # the late answer is nobody's: the next call gets its own
             assert made.limits.said == [("reserve", "req-1"), ("give back", "req-1"), ("reserve", "req-2")]
+
+    asyncio.run(run())
+
+
+def test_others_are_told_of_a_prompt_unless_they_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with linked() as made:
+            assert not made.peer.hears  # it starts
+            made.link.tell(Listening())
+            made.link.tell(sent := PromptSent(Source("tiny", 1), b"k" * 32))
+            await made.until(lambda: made.passed_on)
+            assert made.passed_on == [sent]
+            assert made.peer.hears
+            monkeypatch.setattr(peer_module, "HEARS_S", 0.0)
+            assert not made.peer.hears
 
     asyncio.run(run())
 

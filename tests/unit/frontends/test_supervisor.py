@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.flow.identity import Source
 from penstock.frontends import supervisor
-from penstock.frontends.messages import Counts, Fence, ServeAdapters
+from penstock.frontends.messages import Counts, Fence, PromptSent, ServeAdapters
 from penstock.frontends.supervisor import FIRST_WAIT_S, HEALTHY_AFTER_S, LONGEST_WAIT_S, FrontendSet
 from penstock.http.port import bind
 from penstock.settings import load
@@ -90,6 +91,69 @@ def test_a_frontend_that_hangs_holds_up_the_control_process_for_a_moment_only(
             slot.listener.close()
 
     asyncio.run(run())
+
+
+def test_what_one_has_sent_is_passed_on_to_the_others(tmp_path: Path) -> None:
+    made = frontends(tmp_path, 4)
+    told: list[int] = []
+    for slot, hears in zip(made._slots[:3], (True, True, False), strict=True):
+        send = lambda message, number=slot.number: told.append(number)  # noqa: E731
+        slot.peer = cast(Any, SimpleNamespace(hears=hears, send=send))
+    made._pass_on(made._slots[0], PromptSent(Source("m", 0), b""))
+    assert told == [2]
+    for slot in made._slots:
+        slot.listener.close()
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "listens", "hang_s", "ended"),
+    [
+        (20.0, True, 300.0, False),
+        (31.0, True, 300.0, True),  # a share of all connections would wait for it
+        (31.0, False, 300.0, False),  # it starts: its imports take as long as the machine is busy
+        (301.0, False, 300.0, True),
+        (11.0, True, 10.0, True),
+    ],
+)
+def test_a_frontend_that_says_nothing_is_ended(
+    tmp_path: Path, silent_s: float, listens: bool, hang_s: float, ended: bool
+) -> None:
+    made = frontends(tmp_path)
+    made._settings = load({"hang_s": hang_s}, environ={})
+    killed: list[int] = []
+    for slot in made._slots:
+        listening = asyncio.Event()
+        if listens:
+            listening.set()
+        seen = time.monotonic() - (silent_s if slot.number == 1 else 1.0)
+        slot.peer = cast(Any, SimpleNamespace(gone=False, seen=seen, listening=listening))
+        slot.process = cast(Any, SimpleNamespace(kill=lambda number=slot.number: killed.append(number)))
+        slot.listener.close()
+    made._end_silent()
+    assert killed == ([1] if ended else [])
+
+
+def test_a_control_process_that_was_held_up_itself_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have said meanwhile is not read yet."""
+    made, looks, now = frontends(tmp_path, 1), 0, 0.0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += 40.0 if now == 0 else seconds
+        if now > 45:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(supervisor.asyncio, "sleep", sleep)
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
+    monkeypatch.setattr(made, "_end_silent", look)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(made._watch())
+    assert looks == 5  # after 41 to 45 s
+    made._slots[0].listener.close()
 
 
 def test_only_variables_that_the_settings_name_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:

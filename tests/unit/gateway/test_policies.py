@@ -49,6 +49,19 @@ def test_prefix_divides_the_work_of_idle_replicas() -> None:
     assert chosen("prefix", even, candidate("b", recent_tokens=10_000.0)) == "a"
 
 
+def test_a_replica_whose_slots_are_taken_leaves_work_to_others() -> None:
+    """Short prompts of one beginning: what is cached saves less than the wait costs."""
+    full = candidate("a", cached_tokens=512, wait_s=2.0)
+    idle = candidate("b", cached_tokens=0)
+    assert chosen("prefix", full, idle) == "b"
+    assert chosen("load", full, idle) == "b"
+    assert chosen("ttft", full, idle) == "b"
+    slow = {"prefill_per_s": 100.0}  # there it is worth the wait
+    assert chosen("prefix", candidate("a", cached_tokens=512, wait_s=2.0, **slow), candidate("b", **slow)) == "a"
+    decision = decide(DEMAND, [full, idle], "prefix")
+    assert "a: 512 of 1000 tokens cached, 0 queued, 2 s for a slot" in decision.summary()
+
+
 def test_ttft_takes_the_cheapest_that_meets_the_target_else_the_fastest() -> None:
     fast = candidate("fast", prefill_per_s=10_000.0, price=Price(input=10.0, output=10.0))
     cheap = candidate("cheap", prefill_per_s=2_000.0, price=Price(input=1.0, output=1.0))

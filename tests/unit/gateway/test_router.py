@@ -38,9 +38,10 @@ class FakeDeployment:
         self.prefixes = PrefixTracker(100, SIZE) if tracked else None
         self.reported: float | None = None
         self.open_tokens = 0
+        self.told: Load | None = None
 
     def load(self) -> Load:
-        return Load(open=int(self.open_tokens > 0), open_tokens=self.open_tokens, reported=self.reported)
+        return self.told or Load(open=int(self.open_tokens > 0), open_tokens=self.open_tokens, reported=self.reported)
 
     def submit(self, call: Call) -> Ticket:
         raise NotImplementedError
@@ -79,6 +80,38 @@ def test_the_same_prefix_goes_to_the_same_replica(router: Router) -> None:
     assert decision.summary().startswith("m/0 by prefix: 40 of 43 tokens cached, 10 queued; not m/")
     assert len(decision.considered) == 3
     assert router.tracks["m/0"].decisions == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "wait_s"),
+    [
+        (Load(open=3, slots=4), 0.0),
+        (Load(open=4, slots=4), 0.25),
+        (Load(open=13, slots=4), 2.5),
+        (Load(open=13), 0.0),  # of an upstream
+        (Load(open=6, slots=64, running=2, waiting=4), 2.0),  # there are no blocks for more
+        (Load(open=0, slots=4, waiting=2), 0.0),  # an old report
+    ],
+)
+def test_a_request_waits_for_a_slot(router: Router, load: Load, wait_s: float) -> None:
+    replica = FakeDeployment(0)
+    replica.told = load
+    assert router.candidate(replica).wait_s == wait_s
+
+
+def test_how_long_slots_are_taken_is_learnt(router: Router) -> None:
+    replica = FakeDeployment(0)
+    ended(router, replica, call(*range(8)))  # admitted at 0.1, ended at 1.0
+    replica.told = Load(open=4, slots=4)
+    assert router.candidate(replica).wait_s == pytest.approx(0.9 / 4)
+
+
+def test_an_answer_that_waited_for_its_slot_says_nothing_about_the_speed_of_prompts(router: Router) -> None:
+    track = router.track("m/0")
+    track.observe(100, Timings(0.0, 9.5, 10.0, 11.0))
+    assert (track.ttft_s, track.prefill_per_s) == (10.0, None)
+    track.observe(100, Timings(0.0, 0.1, 0.5, 1.0))
+    assert track.prefill_per_s == pytest.approx(200.0)
 
 
 def test_tenants_share_no_prefix(router: Router) -> None:

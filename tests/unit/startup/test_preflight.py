@@ -91,6 +91,38 @@ def test_with_a_driver_it_is_the_device_that_decides(monkeypatch: pytest.MonkeyP
         check(device="cpu", kv_memory="10TB")
 
 
+@pytest.mark.usefixtures("_no_driver")
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"device": "cuda"},
+        {"device": "cuda", "tensor_parallel": 4},
+        {"device": "cpu", "kv_memory": "10TB"},
+        {"dtype": "bfloat16"},
+        {"tensor_parallel": 2},
+    ],
+)
+def test_what_this_machine_lacks_a_node_of_the_cluster_may_have(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
+) -> None:
+    def require_torch(what: str, param: str) -> None:
+        raise InvalidSetting(f"{what} needs torch", param=param)
+
+    monkeypatch.setattr(preflight, "require_torch", require_torch)
+    check(cluster="10.0.0.2:6379", **values)
+    with pytest.raises((InvalidSetting, OutOfMemory)):
+        check(**values)
+
+
+def test_the_gpus_of_this_machine_are_not_those_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "has_driver", lambda: True)
+    monkeypatch.setattr(preflight.resources, "gpu_count", lambda: 1)
+    check(cluster="auto", tensor_parallel=4)
+    preflight.check_pools(settings.load({"cluster": "auto"}, environ={}), "tcp")
+    with pytest.raises(InvalidSetting, match="do not run on a GPU yet: set device cpu"):
+        preflight.check_pools(settings.load({"cluster": "auto", "device": "cuda"}, environ={}), "tcp")
+
+
 def test_none_of_it_needs_torch() -> None:
     code = "import sys, penstock.startup.preflight; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.settings import Settings, load
-from penstock.startup.sharing import Claim, Machine, ReplicaShare, share_cluster, share_machine
+from penstock.startup.sharing import Claim, Machine, Node, ReplicaShare, share_cluster, share_machine
 
 EIGHT = Machine(cores=8, host_bytes=16 << 30, gpus=2)
 
@@ -94,12 +94,37 @@ def test_later_the_memory_of_engines_that_run_is_not_counted_again() -> None:
 
 def test_a_replica_on_a_cluster_takes_its_threads_or_all_of_the_smallest_node() -> None:
     shares = share_cluster(
-        [claim("a", replicas=2), claim("b", threads=3), claim("c", on_gpu=True, tensor_parallel=2)], [2, 8]
+        [claim("a", replicas=2), claim("b", threads=3), claim("c", on_gpu=True), claim("d", tensor_parallel=3)],
+        [Node(2), Node(8, gpus=2)],
     )
-    assert [[share.settings.engine.threads for share in one] for one in shares] == [[2, 2], [3], [1]]
-    assert [[share.gpus for share in one] for one in shares] == [[(), ()], [()], [(0, 1)]]
+    assert [[share.settings.engine.threads for share in one] for one in shares] == [[2, 2], [3], [1], [3]]
+    assert [[share.gpus for share in one] for one in shares] == [[(), ()], [()], [(0,)], [()]]
+
+
+def test_the_ranks_of_a_replica_take_a_gpu_and_a_cpu_each_of_one_node() -> None:
+    nodes = [Node(8, gpus=2), Node(3, gpus=4)]
+    (shares,) = share_cluster([claim("a", on_gpu=True, replicas=2, tensor_parallel=3)], nodes)
+    assert [(share.gpus, share.settings.engine.threads) for share in shares] == [((0, 1, 2), 3)] * 2
+    with pytest.raises(
+        InvalidSetting, match=r"a: tensor_parallel: 8 ranks need a GPU each, but no node .* more than 4"
+    ):
+        share_cluster([claim("a", on_gpu=True, tensor_parallel=8)], nodes)
+    with pytest.raises(
+        InvalidSetting, match=r"tensor_parallel: a replica takes 4 CPUs, .* with 4 GPUs has more than 3"
+    ):
+        share_cluster([claim("a", on_gpu=True, tensor_parallel=4)], nodes)
+
+
+def test_gpus_of_a_cluster_are_rays_to_give() -> None:
+    with pytest.raises(InvalidSetting, match="a: gpus: on a cluster Ray gives each replica its GPUs: leave it out"):
+        share_cluster([claim("a", on_gpu=True)._replace(gpus=(1,))], [Node(8, gpus=2)])
+
+
+def test_a_cluster_without_nodes_may_get_some() -> None:
+    ((share,),) = share_cluster([claim("a", on_gpu=True, tensor_parallel=2)], [])
+    assert (share.gpus, share.settings.engine.threads) == ((0, 1), 2)
 
 
 def test_no_node_of_the_cluster_has_so_many_cpus() -> None:
     with pytest.raises(InvalidSetting, match=r"a: threads: a replica takes 9 CPUs, but no node .* more than 8"):
-        share_cluster([claim("a", threads=9)], [2, 8])
+        share_cluster([claim("a", threads=9)], [Node(2), Node(8)])

@@ -31,6 +31,7 @@ class KvMemory(NamedTuple):
 
     groups: Sequence[NDArray[np.uint8]]  # of [blocks, bytes]
     layout: str  # what the bytes of a block mean: the same in two engines if they may exchange them
+    tokens: int = 0  # of one prompt, whose blocks may be held for a transfer
 
 
 class Arriving(NamedTuple):
@@ -74,9 +75,10 @@ class BlockTransfers:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the frontend: where other engines fetch blocks, and what theirs must look like."""
+        """For the frontend: where other engines fetch blocks, what theirs must look like, and how much of a prompt they
+        may have."""
         address = None if self._exporter is None else self._exporter.address
-        return {"kv_transfer": address, "kv_layout": self._memory.layout}
+        return {"kv_transfer": address, "kv_layout": self._memory.layout, "kv_transfer_tokens": self._memory.tokens}
 
     @property
     def ending(self) -> bool:
