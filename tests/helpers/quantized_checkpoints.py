@@ -119,10 +119,10 @@ def int8(weight: Tensor, *, by_row: bool = True) -> Stored:
     return Stored(tensors, codes * scales, config)
 
 
-def fp8(weight: Tensor, *, scale: str = "row") -> Stored:
+def fp8(weight: Tensor, *, scale: str = "row", block_rows: int = 48) -> Stored:
     """compressed-tensors' FP8 by row or tensor; DeepSeek's and Qwen's by block of 48 x 32."""
     rows, cols = weight.shape
-    block = {"row": (1, cols), "tensor": (rows, cols), "block": (48, 32)}[scale]
+    block = {"row": (1, cols), "tensor": (rows, cols), "block": (block_rows, 32)}[scale]
     grid = (-(-rows // block[0]), -(-cols // block[1]))
     scales = torch.empty(grid)
     codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn)

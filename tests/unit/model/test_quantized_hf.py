@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -223,3 +224,16 @@ def test_modelopt_blocks(tmp_path: Path) -> None:
     source = open_source([tmp_path / "model.safetensors"], "safetensors", quantization)
     by_weight = scales[:, 0, :, 0].repeat_interleave(128, 0).repeat_interleave(128, 1)[:200]
     np.testing.assert_array_equal(source.read("x.weight", (200, 384)), (codes.float() * by_weight).numpy())
+
+
+def test_transformers_reads_the_same_blocks(floats: Path, tmp_path: Path) -> None:
+    """Its blocks must divide the sizes of all matrices."""
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "fp8", scale="block", block_rows=16)
+    how = transformers.FineGrainedFP8Config(weight_block_size=(16, 32), dequantize=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=how)
+    source, compared = open_files(read(folder, "tiny")), 0
+    for name, theirs in model.state_dict().items():
+        if name.endswith("_proj.weight"):
+            np.testing.assert_array_equal(source.read(name, tuple(theirs.shape)), theirs.numpy())
+            compared += 1
+    assert compared == 7
