@@ -94,7 +94,7 @@ def gptq(
 def packed(
     weight: Tensor, *, bits: int = 4, group: int = 32, symmetric: bool = True, plain_zeros: bool = False
 ) -> Stored:
-    """compressed-tensors' W4A16 and W8A16. `plain_zeros`: zero points as versions before 0.9 had them."""
+    """compressed-tensors' W4A16 and W8A16. `plain_zeros`: zero points as versions before 0.9.4 had them."""
     codes, scales, zeros = _grouped(weight, bits, group, symmetric=symmetric)
     tensors = {
         "weight_packed": _words([_in_words(row, bits) for row in codes.tolist()]),

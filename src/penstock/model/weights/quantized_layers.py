@@ -123,7 +123,7 @@ def _gptq_bits(tensors: LayerTensors, quantization: Quantization, rows: int) -> 
 
 
 def _packed(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
-    """compressed-tensors: 4 or 8 bits in words, zero points in words along the rows, or, before 0.9, as they are."""
+    """compressed-tensors: 4 or 8 bits in words, zero points in words along the rows, or, before 0.9.4, as they are."""
     what, zero_point = "weight_packed", "weight_zero_point"
     rows, words = tensors.matrix_shape(what, "I32")
     needed = (zero_point,) * quantization.has_zeros + ("weight_g_idx",) * quantization.has_order
