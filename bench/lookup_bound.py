@@ -6,7 +6,8 @@ an earlier occurrence of the last tokens, if always the right occurrence is pick
 
 `--costs`: time of a step by the tokens it computes, in any unit; in between costs lie on lines. The bound is given for
 matches of at least 1, 2 and 3 tokens, with free drafts and at these costs; and beside it what the engine's own proposer
-and rules make of the same answers at these costs (bench/lookup_replay.py).
+and rules make of the same answers at these costs (bench/lookup_replay.py), and what chains and trees of drafts would
+(bench/lookup_tree.py): with as many nodes as are likely to save the most, and with as many as turn out best.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lookup_replay import replay
+from lookup_tree import MOST_NODES, gains
 from penstock import LLM, SamplingParams
 from speculation import categories
 
@@ -46,10 +48,13 @@ def main() -> None:
             ]
             pairs = ", ".join(f"{free} and {priced}" for free, priced in zip(bounds[::2], bounds[1::2], strict=True))
             real = replay(answers, measured, llm.pipeline.spec.end_tokens)
+            by_branches = {branches: gains(answers, costs, branches) for branches in (1, MOST_NODES)}
             ratio, right = tokens * measured[1] / real.seconds, real.accepted / max(1, real.drafted)
             print(
                 f"{category:16} {tokens:6} tokens, free and priced, by least match: {pairs}; "
-                f"replayed {ratio:.2f}, {right:.0%} of the drafts right",
+                f"replayed {ratio:.2f}, {right:.0%} of the drafts right; "
+                f"chains {by_branches[1].ruled:.2f} and {by_branches[1].known:.2f}, "
+                f"trees {by_branches[MOST_NODES].ruled:.2f} and {by_branches[MOST_NODES].known:.2f}",
                 flush=True,
             )
 

@@ -66,6 +66,9 @@ def gptq(
     weight: Tensor, *, bits: int = 4, group: int = 32, symmetric: bool = True, desc_act: bool = False, v2: bool = False
 ) -> Stored:
     cols = weight.shape[1]
+    if not symmetric:
+        weight = weight.clone()
+        weight[::3, :group] = weight[::3, :group].abs()  # some zero points are 0
     order = list(range(cols))
     if desc_act:
         random.Random(0).shuffle(order)
@@ -77,11 +80,10 @@ def gptq(
     back = torch.tensor([order.index(column) for column in range(cols)])
     exact = _floats(codes, scales, zeros, group)[:, back]
     codes = codes[:, back]
-    stored_zeros = zeros if v2 else zeros - 1
     tensors = {
         # a word has codes of consecutive inputs: [words][out]
         "qweight": _words([_in_words(row, bits) for row in codes.tolist()]).T,
-        "qzeros": _words([_in_words(row, bits) for row in stored_zeros.T.tolist()]),
+        "qzeros": _words([_in_words(row, bits, 0 if v2 else 1) for row in zeros.T.tolist()]),
         "scales": scales.T.half(),
         "g_idx": torch.tensor(groups, dtype=torch.int32),
     }
@@ -89,8 +91,10 @@ def gptq(
     return Stored(tensors, exact, config | ({"checkpoint_format": "gptq_v2"} if v2 else {}))
 
 
-def packed(weight: Tensor, *, bits: int = 4, group: int = 32, symmetric: bool = True) -> Stored:
-    """compressed-tensors' W4A16 and W8A16."""
+def packed(
+    weight: Tensor, *, bits: int = 4, group: int = 32, symmetric: bool = True, plain_zeros: bool = False
+) -> Stored:
+    """compressed-tensors' W4A16 and W8A16. `plain_zeros`: zero points as versions before 0.9.4 had them."""
     codes, scales, zeros = _grouped(weight, bits, group, symmetric=symmetric)
     tensors = {
         "weight_packed": _words([_in_words(row, bits) for row in codes.tolist()]),
@@ -98,9 +102,11 @@ def packed(weight: Tensor, *, bits: int = 4, group: int = 32, symmetric: bool = 
         "weight_shape": torch.tensor(weight.shape),
     }
     if not symmetric:
-        tensors["weight_zero_point"] = _words([_in_words(row, bits) for row in zeros.T.tolist()]).T
+        in_words = _words([_in_words(row, bits) for row in zeros.T.tolist()]).T
+        tensors["weight_zero_point"] = (zeros - (1 << (bits - 1))).to(torch.int8) if plain_zeros else in_words
     scales = scales.bfloat16().float()
-    return Stored(tensors, _floats(codes, scales, zeros, group), _compressed("pack-quantized", bits, "int", "group"))
+    config = _compressed("pack-quantized", bits, "int", "group", symmetric=symmetric)
+    return Stored(tensors, _floats(codes, scales, zeros, group), config)
 
 
 def int8(weight: Tensor, *, by_row: bool = True) -> Stored:
@@ -113,10 +119,10 @@ def int8(weight: Tensor, *, by_row: bool = True) -> Stored:
     return Stored(tensors, codes * scales, config)
 
 
-def fp8(weight: Tensor, *, scale: str = "row") -> Stored:
+def fp8(weight: Tensor, *, scale: str = "row", block_rows: int = 48) -> Stored:
     """compressed-tensors' FP8 by row or tensor; DeepSeek's and Qwen's by block of 48 x 32."""
     rows, cols = weight.shape
-    block = {"row": (1, cols), "tensor": (rows, cols), "block": (48, 32)}[scale]
+    block = {"row": (1, cols), "tensor": (rows, cols), "block": (block_rows, 32)}[scale]
     grid = (-(-rows // block[0]), -(-cols // block[1]))
     scales = torch.empty(grid)
     codes = torch.empty(rows, cols, dtype=torch.float8_e4m3fn)
@@ -163,7 +169,7 @@ FORMATS = {"awq": awq, "gptq": gptq, "packed": packed, "int8": int8, "fp8": fp8,
 
 
 def _grouped(weight: Tensor, bits: int, group: int, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes [out, in], scales and zero points [out, groups]; zero points from 1 on, as GPTQ's first format needs."""
+    """Codes [out, in], scales and zero points [out, groups]."""
     most = (1 << bits) - 1
     parts = weight.reshape(len(weight), -1, group)
     if symmetric:
@@ -172,7 +178,7 @@ def _grouped(weight: Tensor, bits: int, group: int, *, symmetric: bool) -> tuple
     else:
         low, high = parts.amin(dim=2).clamp(max=0), parts.amax(dim=2).clamp(min=0)
         scales = ((high - low) / most).half().float()
-        zeros = (-low / scales).round().clamp(1, most).long()
+        zeros = (-low / scales).round().clamp(0, most).long()
     codes = (parts / scales[..., None]).round() + zeros[..., None]
     return codes.clamp(0, most).long().reshape(weight.shape), scales, zeros
 
@@ -186,15 +192,16 @@ def _awq_words(row: list[int]) -> list[int]:
     return [_join([row[start + AWQ_ORDER[i]] for i in range(8)], 4) for start in range(0, len(row), 8)]
 
 
-def _in_words(row: list[int], bits: int) -> list[int]:
+def _in_words(row: list[int], bits: int, less: int = 0) -> list[int]:
+    """`less`: from each code, by one subtraction from the word, as GPTQModel does it in GPTQ's first format"""
     per_word = 32 // bits
     padded = row + [0] * (-len(row) % per_word)
-    return [_join(padded[start : start + per_word], bits) for start in range(0, len(padded), per_word)]
+    return [_join(padded[start : start + per_word], bits, less) for start in range(0, len(padded), per_word)]
 
 
-def _join(codes: list[int], bits: int) -> int:
+def _join(codes: list[int], bits: int, less: int = 0) -> int:
     """The first in the lowest bits; as the int32 of the same bits."""
-    word = sum((code & ((1 << bits) - 1)) << (bits * place) for place, code in enumerate(codes))
+    word = sum((code - less) << (bits * place) for place, code in enumerate(codes)) % (1 << 32)
     return word - (1 << 32) if word >= 1 << 31 else word
 
 
@@ -202,7 +209,7 @@ def _words(rows: list[list[int]]) -> Tensor:
     return torch.tensor(rows, dtype=torch.int32)
 
 
-def _compressed(form: str, bits: int, kind: str, strategy: str) -> dict[str, Any]:
-    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": True}
+def _compressed(form: str, bits: int, kind: str, strategy: str, *, symmetric: bool = True) -> dict[str, Any]:
+    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": symmetric}
     group = {"targets": ["Linear"], "weights": weights}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}}

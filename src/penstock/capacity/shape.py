@@ -10,7 +10,7 @@ from penstock.capacity.formats import FORMATS, Format, coded, packed
 from penstock.store.spec import ModelSpec
 
 # How a quantized Hugging Face checkpoint stores its linear layers -> the nearest format
-QUANTIZED = {"int4": "int4-g128", "nvfp4": "int4-g128", "int8": "int8", "fp8": "fp8", "mixed": "int8"}
+QUANTIZED = {"int4": "int4-g128", "nvfp4": "int4-g128", "int8": "int8", "fp8": "fp8", "mixed": "int8"}  # no key: floats
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         layer += spec.hidden_size
     if spec.mlp_bias:
         layer += 2 * spec.intermediate_size + spec.hidden_size
-    stored = QUANTIZED[spec.quantization.stored] if spec.quantization else spec.weights.lower()
+    quantized = QUANTIZED.get(spec.quantization.stored, spec.dtype) if spec.quantization else None
+    stored = quantized or spec.weights.lower()
     mixed = stored in FORMATS and spec.matrix_types and spec.table_types
     return Shape(
         name=spec.name,

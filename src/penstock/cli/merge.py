@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.options import debug_option
-from penstock.cli.progress import download_bar
+from penstock.cli.progress import counting, download_bar
 from penstock.cli.text import size_text
 from penstock.store.adapter import check_adapter, open_adapter
 from penstock.store.adapter_source import resolve_adapter
@@ -31,8 +31,6 @@ def merge(base: str, adapter: str, out: Path) -> None:
     check_adapter(opened.spec, files.spec)
     from penstock.model.merge import merge as merge_weights  # with numpy
 
-    def progress(done: int, count: int) -> None:
-        click.echo(f"\rmerging {done}/{count}", nl=done == count, err=True)
-
-    size = merge_weights(files, opened, out, progress)
+    with counting() as report:
+        size = merge_weights(files, opened, out, lambda done, count: report("merging", done, count))
     click.echo(f"{out}: {size_text(size)} of weights, {len(opened.spec.low_ranks)} modules changed")

@@ -1,10 +1,13 @@
-"""A download bar on standard error."""
+"""How far something has come, on standard error."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import click
 
 from penstock.store.progress import Progress as Report
 
@@ -38,6 +41,28 @@ def download_bar(say: Callable[[str], None] | None = None) -> Iterator[Report]:
         for bar in bars:
             if bar.live.is_started:
                 bar.stop()
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[str, int, int], None]]:
+    """Takes what is done, how much of it and of how much: a line that counts, or, without a terminal, one for each
+    stage that is over. An error gets a line of its own."""
+    is_terminal = sys.stderr.isatty()
+    unfinished = False
+
+    def report(what: str, done: int, count: int) -> None:
+        nonlocal unfinished
+        if is_terminal:
+            click.echo(f"\r\x1b[K{what} {done}/{count}", nl=done == count, err=True)
+            unfinished = done < count
+        elif done == count:
+            click.echo(f"{what} {done}/{count}", err=True)
+
+    try:
+        yield report
+    finally:
+        if unfinished:
+            click.echo(err=True)
 
 
 def _bar() -> Progress:

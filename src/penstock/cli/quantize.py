@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from penstock.cli.options import debug_option
+from penstock.cli.progress import counting
 from penstock.cli.text import size_text
 from penstock.errors import InvalidSetting
 from penstock.store.resolve import resolve
@@ -22,6 +23,7 @@ TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
 GGUF_TARGETS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 CALIBRATED = ("awq", "gptq")
 UNGROUPED = ("fp8", *GGUF_TARGETS)
+ROUNDED = ("int4", *GGUF_TARGETS)  # whatever a text says
 # By bits of a weight: the first that divides all sizes of the model is used, unless --group says another.
 GROUPS = {4: (128, 64, 32), 8: (64, 32)}
 CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that are used
@@ -59,6 +61,8 @@ def quantize(model: str, out: Path, target: str, text: Path | None, group: int |
     """
     if target in CALIBRATED and text is None:
         raise InvalidSetting(f"{target} needs --text, to see what the model's inputs look like", param="text")
+    if text is not None and target in ROUNDED:
+        raise InvalidSetting(f"{target} is rounded to nearest: it takes no --text", param="text")
     if group and target in UNGROUPED:
         scales = "each row" if target == "fp8" else "every 32 inputs"
         raise InvalidSetting(f"{target} has a scale for {scales}: it takes no --group", param="group")
@@ -84,18 +88,17 @@ def _default_group(spec: ModelSpec, target: str) -> int:
 
 
 def _quantize(files: ModelFiles, out: Path, target: str, text: Path | None, group: int) -> int:
-    def progress(what: str, done: int, count: int) -> None:
-        click.echo(f"\r{what} {done}/{count}", nl=done == count, err=True)
-
     if target in GGUF_TARGETS:
         from penstock.quantize.gguf_model import write_gguf_model
 
-        return write_gguf_model(files, out, target, progress)
+        with counting() as progress:
+            return write_gguf_model(files, out, target, progress)
     require_torch("quantize")
     from penstock.quantize.folder import quantize_folder
 
-    chunks = _chunks(files, text) if text and target != "int4" else []
-    return quantize_folder(files, out, cast("Target", target), group=group, chunks=chunks, progress=progress)
+    chunks = _chunks(files, text) if text else []
+    with counting() as progress:
+        return quantize_folder(files, out, cast("Target", target), group=group, chunks=chunks, progress=progress)
 
 
 def _chunks(files: ModelFiles, text: Path) -> list[list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Dtype
 from penstock.kernels.interface import Rotary
 from penstock.model import registry
@@ -21,6 +22,8 @@ from penstock.model.weights.source import Source
 from penstock.store.hf_quantization import Quantization
 from penstock.store.spec import ModelSpec, Rope
 from penstock.store.tensor_parallel import rank_spec
+
+CODED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv")  # names of tensors end so
 
 
 def load(
@@ -53,4 +56,10 @@ def open_source(
     if form == "gguf":
         return GgufSource(paths[0])
     source = SafetensorsSource(paths)
-    return QuantizedSource(source, quantization) if quantization else source
+    if quantization:
+        return QuantizedSource(source, quantization)
+    if coded := next((name for name in source.shapes if name.endswith(CODED)), None):
+        raise ModelInvalid(
+            f"tensor {coded} is of quantized weights, and config.json has no quantization_config", param="model"
+        )
+    return source

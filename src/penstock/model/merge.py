@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from math import prod
@@ -13,11 +12,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from penstock.errors import InvalidSetting, ModelInvalid
+from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
 from penstock.model.weights.adapter import Delta, read_adapter
 from penstock.model.weights.safetensors import DTYPES, SafetensorsSource
 from penstock.store.adapter_spec import AdapterFiles
+from penstock.store.disk import whole_output
 from penstock.store.files import ModelFiles
 from penstock.store.safetensors import DTYPE_BYTES, read_index
 
@@ -45,19 +45,13 @@ def merge(files: ModelFiles, adapter: AdapterFiles, out: Path, progress: Callabl
             "only; serve it beside the model instead (--adapter), which takes quantized models, too",
             param="model",
         )
-    if out.exists():
-        raise InvalidSetting(f"{out} exists already", param="out")
     deltas: Deltas = {(one.layer, one.projection): one for one in read_adapter(adapter, files.spec)}
     tables = {key for key in deltas if key[0] is None}
     untied = files.spec.tied and bool(tables)  # what is added to one of embedding and head is not to the other
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        draft.mkdir(parents=True)
+    with whole_output(out) as draft:
+        draft.mkdir()
         size = _write(files, deltas, draft / "model.safetensors", untied, progress)
         _copy_files(files.weights[0].parent, draft, untied)
-        draft.rename(out)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return size
 
 

@@ -26,6 +26,7 @@ from penstock.quantize.gptq import gptq
 from penstock.quantize.round_codes import round_to_nearest
 from penstock.quantize.round_rows import ROW_FORMATS, store_rows
 from penstock.quantize.shards import ShardWriter
+from penstock.store.disk import whole_output
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec, Rope
 
@@ -48,14 +49,21 @@ def quantize_folder(
 ) -> int:
     """Write `out`; gives the bytes of its weights. `group`: inputs with one scale, 0: a row has one. `chunks` are token
     ids of the calibration text, which awq and gptq need."""
-    folder = _check(files, out, target, group)
+    _check(files, target, group)
+    with whole_output(out) as draft:
+        draft.mkdir()  # before the work: what cannot be written is known at once
+        return _write(files, draft, target, group, chunks, progress)
+
+
+def _write(
+    files: ModelFiles, out: Path, target: Target, group: int, chunks: Sequence[Sequence[int]], progress: Progress
+) -> int:
     spec, source = files.spec, open_source(files.weights, files.format)
     inputs = _observe(spec, source, chunks, progress) if chunks and target != "int4" else {}
     parameters = registry.architecture(spec.architecture).weight_map.parameters
     matrices = Matrices(source, list(placements(parameters, "hf", spec)), spec)
     if target == "awq":
         _scale_channels(matrices, inputs, group, progress)
-    out.mkdir(parents=True)
     writer = ShardWriter(out)
     names = matrices.linear
     for done, placement in enumerate(names.values()):
@@ -66,18 +74,16 @@ def quantize_folder(
     for name, tensor in matrices.others():
         writer.add(name, tensor)
     writer.close()
-    _copy_files(folder, out, config(target, group))
+    _copy_files(files.weights[0].parent, out, config(target, group))
     return writer.num_bytes
 
 
-def _check(files: ModelFiles, out: Path, target: Target, group: int) -> Path:
+def _check(files: ModelFiles, target: Target, group: int) -> None:
     spec = files.spec
     if files.format != "safetensors" or spec.quantization:
         raise ModelInvalid(
             f"{files.name} is {spec.weights}: only a Hugging Face folder of floats can be quantized", param="model"
         )
-    if out.exists():
-        raise InvalidSetting(f"{out} exists already", param="out")
     if target in GROUPED and not group:
         raise InvalidSetting(f"{target} needs a group", param="group")
     if target == "fp8" and group:
@@ -87,7 +93,6 @@ def _check(files: ModelFiles, out: Path, target: Target, group: int) -> Path:
     for what, size in sizes.items():
         if group and size % group:
             raise InvalidSetting(f"group {group} does not divide {what} of {spec.name}, which is {size}", param="group")
-    return files.weights[0].parent
 
 
 def _observe(spec: ModelSpec, source: Source, chunks: Sequence[Sequence[int]], progress: Progress) -> dict[str, Inputs]:

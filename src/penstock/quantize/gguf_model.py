@@ -24,6 +24,7 @@ from penstock.model.weights.source import Source
 from penstock.quantize.gguf_blocks import BLOCK, encode
 from penstock.quantize.gguf_file import Tensor, write_gguf
 from penstock.quantize.gguf_tokenizer import tokenizer_metadata
+from penstock.store.disk import whole_output
 from penstock.store.files import ModelFiles
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header
@@ -54,21 +55,13 @@ def write_gguf_model(files: ModelFiles, out: Path, target: str, progress: Callab
         raise ModelInvalid(
             f"{files.name} is {spec.weights}: only a Hugging Face folder of floats can be quantized", param="model"
         )
-    if out.exists():
-        raise InvalidSetting(f"{out} exists already", param="out")
     if out.suffix != ".gguf":
         raise InvalidSetting(f"{out}: {target} is a GGUF file, whose name ends in .gguf", param="out")
     metadata = _metadata(files, target)
     tensors = list(_tensors(files, target))
-    part = out.with_suffix(".part")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_gguf(part, metadata, tensors, lambda done, count: progress("writing", done, count))
-    try:
-        _check(part, spec)
-    except BaseException:
-        part.unlink()
-        raise
-    part.rename(out)
+    with whole_output(out) as draft:
+        write_gguf(draft, metadata, tensors, lambda done, count: progress("writing", done, count))
+        _check(draft, spec)
     return out.stat().st_size
 
 

@@ -16,8 +16,9 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import InvalidSetting
@@ -60,6 +61,25 @@ def write_whole(path: Path, content: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_output(out: Path) -> Iterator[Path]:
+    """A path beside `out` to write a file or a folder to. It becomes `out` in the end; after an error nothing of it is
+    left. Disk errors are reported in terms of `out`, which must not exist."""
+    draft = out.parent / f".{out.name}.{secrets.token_hex(4)}"
+    try:
+        if out.exists():
+            raise InvalidSetting(f"{out} exists already", param="out")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        draft.rename(out)
+    except OSError as error:
+        raise InvalidSetting(f"cannot write {out}: {error.strerror or error}", param="out") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        with suppress(OSError):
+            draft.unlink()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from penstock.errors import ArchitectureUnsupported
-from penstock.store.hf_quantization import quantization_from_config
+from penstock.store.hf_quantization import CONFIG_KEYS, quantization_from_config
 from penstock.store.hf_rope import local_rope_from_config, rope_from_config
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import MAX_LAYERS, checked, stretched_context, useful_windows
@@ -139,8 +139,7 @@ def _text_part(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not text:
         return dict(config)
     shared = {key: config[key] for key in ("dtype", "torch_dtype", "eos_token_id") if key in config}
-    if "quantization_config" in config:
-        shared["quantization_config"] = config["quantization_config"]
+    shared |= {key: config[key] for key in CONFIG_KEYS if key in config}
     return {**text, **{key: value for key, value in shared.items() if value is not None}}
 
 

@@ -10,6 +10,7 @@ import msgspec
 from penstock.errors import ModelInvalid
 from penstock.store.files import ModelFiles
 from penstock.store.hf_config import spec_from_config
+from penstock.store.hf_quantization import CONFIG_KEYS
 from penstock.store.values import Values
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -27,12 +28,22 @@ def read(folder: Path, name: str, *, weights: bool = True) -> ModelFiles:
         name=name,
         format="safetensors",
         weights=_weights(folder, required=weights),
-        spec=spec_from_config(config, generation, name),
+        spec=spec_from_config(_with_quantization(folder, config), generation, name),
         tokenizer=_tokenizer(folder),
         chat_template=_chat_template(folder, tokenizer_config),
         special_tokens=_special_tokens(tokenizer_config, read_json(folder / "special_tokens_map.json") or {}),
         sampling=_sampling(Values(generation, str(folder / "generation_config.json"))),
     )
+
+
+def _with_quantization(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Earlier versions of ModelOpt describe the weights in a file beside the config."""
+    path = folder / "hf_quant_config.json"
+    if any(config.get(key) for key in CONFIG_KEYS) or (document := read_json(path)) is None:
+        return config
+    return config | {
+        "quantization_config": {"quant_method": "modelopt", **Values(document, str(path)).part("quantization").values}
+    }
 
 
 def _weights(folder: Path, *, required: bool) -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ Method = Literal["awq", "gptq", "compressed-tensors", "fp8", "modelopt"]
 Stored = Literal["int4", "int8", "fp8", "nvfp4", "mixed", "floats"]
 Inputs = Literal["int8", "fp8"]
 
+CONFIG_KEYS = ("quantization_config", "compression_config")  # the second of compressed-tensors before 0.7
 AWQ_VERSIONS = ("gemm",)
 GPTQ_FORMATS = {"gptq": 1, "gptq_v2": 0}  # -> what the format subtracts from zero points before it stores them
 COMPRESSED_FORMATS = {
@@ -27,7 +28,16 @@ COMPRESSED_FORMATS = {
     "nvfp4-pack-quantized": "nvfp4",
     "mixed-precision": "mixed",
 }
-MODELOPT_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
+MODELOPT_BLOCK = (128, 128)  # its config does not say it
+MODELOPT_ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_WO": "fp8",
+    "NVFP4": "nvfp4",
+    "W4A16_NVFP4": "nvfp4",
+}
+# Of these, those whose products round inputs to FP8
+MODELOPT_FP8_INPUTS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
 
 
 class Quantization(msgspec.Struct, frozen=True):
@@ -39,6 +49,8 @@ class Quantization(msgspec.Struct, frozen=True):
     block: tuple[int, int] | None = (
         None  # FP8: the rows and columns that share a scale, where it is neither a row nor all
     )
+    has_zeros: bool = False  # compressed-tensors: all layers have zero points
+    has_order: bool = False  # all layers say in `g_idx` which group an input is in
     inputs: Inputs | None = None  # what the checkpoint was made for that inputs of products are rounded to
     kv_scheme: str = ""  # the 8-bit KV cache that the checkpoint has static scales for, as "fp8"; empty: none
 
@@ -50,9 +62,10 @@ class Quantization(msgspec.Struct, frozen=True):
 
 def quantization_from_config(config: Values) -> Quantization | None:
     """None: weights are floats. Raises `ModelInvalid` for what cannot be read."""
-    if not config.raw("quantization_config"):
+    key = next((key for key in CONFIG_KEYS if config.raw(key)), None)
+    if key is None:
         return None
-    values = config.part("quantization_config")
+    values = config.part(key)
     method = values.text("quant_method", "compressed-tensors" if values.raw("config_groups") else None)
     readers = {
         "awq": _awq,
@@ -92,7 +105,8 @@ def _gptq(values: Values) -> Quantization:
     if form not in GPTQ_FORMATS:
         raise values.invalid("checkpoint_format", f"{form!r} is not supported ({', '.join(GPTQ_FORMATS)} are)")
     bits = _bits(values, "bits", (4, 8))
-    return Quantization("gptq", "int4" if bits == 4 else "int8", GPTQ_FORMATS[form])
+    stored: Stored = "mixed" if values.part("dynamic").values else "int4" if bits == 4 else "int8"
+    return Quantization("gptq", stored, GPTQ_FORMATS[form], has_order=values.flag("desc_act", False))
 
 
 def _compressed(values: Values) -> Quantization:
@@ -113,6 +127,8 @@ def _compressed(values: Values) -> Quantization:
         "compressed-tensors",
         typed.convert(stored, Stored),
         block=blocks.pop() if blocks else None,
+        has_zeros=bool(groups) and all(group.raw("symmetric") is False for group in groups),
+        has_order=bool(groups) and all(group.raw("actorder") == "group" for group in groups),
         inputs=_inputs(values),
     )
 
@@ -143,8 +159,8 @@ def _is_float(groups: list[Values]) -> bool:
 
 
 def _integer_type(groups: list[Values]) -> str:
-    bits = {group.raw("num_bits") for group in groups} or {4}
-    return "mixed" if len(bits) > 1 else f"int{bits.pop()}"
+    bits = {group.raw("num_bits") for group in groups}
+    return f"int{bits.pop()}" if len(bits) == 1 else "mixed"
 
 
 def _fp8(values: Values) -> Quantization:
@@ -156,12 +172,13 @@ def _fp8(values: Values) -> Quantization:
 
 
 def _modelopt(values: Values) -> Quantization:
-    algorithm = values.text("quant_algo")
+    algorithm = values.text("quant_algo").upper()
     if algorithm not in MODELOPT_ALGORITHMS:
         known = ", ".join(MODELOPT_ALGORITHMS)
         raise values.invalid("quant_algo", f"{algorithm!r} is not supported ({known} are)")
     stored = typed.convert(MODELOPT_ALGORITHMS[algorithm], Stored)
-    return Quantization("modelopt", stored, inputs="fp8" if stored == "fp8" else None)
+    block = MODELOPT_BLOCK if algorithm == "FP8_PB_WO" else None
+    return Quantization("modelopt", stored, block=block, inputs="fp8" if algorithm in MODELOPT_FP8_INPUTS else None)
 
 
 def _block(values: Values, key: str) -> tuple[int, int]:

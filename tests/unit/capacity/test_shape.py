@@ -1,5 +1,6 @@
 """Parameter counts, against what the makers publish and against the tensors of real files."""
 
+import json
 from math import prod
 from pathlib import Path
 
@@ -83,3 +84,13 @@ def test_windows_of_a_spec(tmp_path: Path) -> None:
     assert (shape.window, shape.windowed_layers, shape.layers) == (tiny_models.WINDOW, 3, 4)
     assert shape.seen(10) == 4 * 10
     assert shape.seen(100) == 100 + 3 * tiny_models.WINDOW
+
+
+def test_a_checkpoint_of_which_only_the_kv_cache_is_quantized(tmp_path: Path) -> None:
+    """Its weights are floats of the config's type."""
+    folder = tiny_models.make("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    scheme = {"num_bits": 8, "type": "float"}
+    config["quantization_config"] = {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert shape_of(read(folder, "tiny").spec).stored == "float32"

@@ -55,6 +55,27 @@ def test_texts_that_do_not_do(model: Path, tmp_path: Path, content: str | bytes 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("target", ["int4", "q4_0"])
+def test_a_text_that_changes_nothing_is_refused(model: Path, tmp_path: Path, target: str) -> None:
+    text = tmp_path / "text"
+    text.touch()
+    with pytest.raises(InvalidSetting, match=f"{target} is rounded to nearest: it takes no --text") as caught:
+        run(model, tmp_path / "out.gguf", "--to", target, "--text", text)
+    assert caught.value.param == "text"
+
+
+@pytest.mark.parametrize("target", ["int8", "q8_0"])
+def test_a_full_disk_leaves_nothing(model: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("penstock.quantize.folder._copy_files", full)
+    monkeypatch.setattr("penstock.quantize.gguf_model._check", full)
+    with pytest.raises(InvalidSetting, match=r"cannot write .*out\.gguf: No space left on device"):
+        run(model, tmp_path / "out.gguf", "--to", target)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("target", ["fp8", "q4_0"])
 def test_formats_that_take_no_group(model: Path, tmp_path: Path, target: str) -> None:
     with pytest.raises(InvalidSetting, match=f"{target} has a scale for .*: it takes no --group") as caught:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -26,6 +27,8 @@ from penstock.model.weights import loader
 from penstock.model.weights.source import Region, Span
 from penstock.store.files import ModelFiles
 from penstock.store.hf_folder import read
+from penstock.store.hf_quantization import quantization_from_config
+from penstock.store.values import Values
 
 PROMPT = list(range(2, 50))
 # format and options -> the type that the codes keep in memory
@@ -40,7 +43,9 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gptq", {"bits": 8, "symmetric": False}, "F16"),
     ("packed", {}, "Q4_0"),
     ("packed", {"symmetric": False}, "Q4_1"),
+    ("packed", {"symmetric": False, "plain_zeros": True}, "Q4_1"),
     ("packed", {"bits": 8}, "Q8_0"),
+    ("packed", {"bits": 8, "symmetric": False, "plain_zeros": True}, "F16"),
     ("int8", {}, "Q8_0"),
     ("int8", {"by_row": False}, "Q8_0"),
     ("fp8", {"scale": "row"}, "F16"),
@@ -68,6 +73,13 @@ def changed(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Source
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
     return open_files(read(folder, "tiny"))
+
+
+def set_config(folder: Path, **changes: Any) -> None:
+    """Of its `quantization_config`."""
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] |= changes
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 @needs_library
@@ -122,52 +134,13 @@ def test_what_has_no_blocks_can_be_quantized_at_load(floats: Path, tmp_path: Pat
     )
 
 
-def without(*names: str) -> Callable[[dict[str, Tensor]], None]:
-    def change(tensors: dict[str, Tensor]) -> None:
-        for name in names:
-            del tensors[f"{GATE}.{name}"]
-
-    return change
-
-
-def with_shape(name: str, *shape: int) -> Callable[[dict[str, Tensor]], None]:
-    def change(tensors: dict[str, Tensor]) -> None:
-        tensors[f"{GATE}.{name}"] = torch.ones(shape, dtype=tensors[f"{GATE}.{name}"].dtype)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("awq", without("scales"), rf"{GATE}.scales is missing: {GATE}.qweight cannot"),
-        ("gptq", without("qzeros"), rf"{GATE}.qzeros is missing"),
-        ("fp8", without("weight_scale"), rf"{GATE}.weight_scale is missing"),
-        ("nvfp4", without("weight_global_scale"), rf"{GATE}.weight_global_scale is missing"),
-        ("awq", with_shape("scales", 3, 96), rf"{GATE}.scales has shape \(3, 96\), which does not fit .*\(96, 64\)"),
-        ("awq", with_shape("qzeros", 2, 5), rf"{GATE}.qzeros has shape"),
-        ("gptq", with_shape("scales", 2, 95), rf"{GATE}.scales has shape \(2, 95\)"),
-        ("packed", with_shape("weight_scale", 96, 5), rf"{GATE}.weight_scale has shape \(96, 5\)"),
-        ("int8", with_shape("weight_scale", 7, 1), rf"{GATE}.weight_scale has shape \(7, 1\)"),
-        ("fp8", with_shape("weight_scale", 7, 1), rf"{GATE}.weight_scale has shape \(7, 1\)"),
-        ("nvfp4", with_shape("weight_scale", 96, 5), rf"{GATE}.weight_scale has shape \(96, 5\)"),
-        ("gptq", lambda tensors: tensors[f"{GATE}.g_idx"].fill_(2), rf"{GATE}.g_idx names groups that are not there"),
-    ],
-)
-def test_broken_tensors_are_named(
-    floats: Path, tmp_path: Path, name: str, change: Callable[[dict[str, Tensor]], None], message: str
-) -> None:
-    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", name)
-    with pytest.raises(ModelInvalid, match=message):
-        changed(folder, change)
-
-
 def test_layers_may_be_left_in_floats(floats: Path, tmp_path: Path) -> None:
     """Lists of layers that are not quantized need not be read: the tensors tell."""
     folder, weights = quantized_checkpoints.write(floats, tmp_path / "model", "gptq")
 
     def change(tensors: dict[str, Tensor]) -> None:
-        without("qweight", "qzeros", "scales", "g_idx")(tensors)
+        for what in ("qweight", "qzeros", "scales", "g_idx"):
+            del tensors[f"{GATE}.{what}"]
         tensors[f"{GATE}.weight"] = weights[f"{GATE}.weight"].contiguous()
 
     source = changed(folder, change)
@@ -221,9 +194,46 @@ def test_numbers_beyond_float16_are_refused(floats: Path, tmp_path: Path) -> Non
 
 def test_another_bit_width_than_the_config_says(floats: Path, tmp_path: Path) -> None:
     folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "gptq")
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"]["bits"] = 8
-    (folder / "config.json").write_text(json.dumps(config))
+    set_config(folder, bits=8)
     files = read(folder, "tiny")
     with pytest.raises((ModelInvalid, WeightsMismatch), match=r"shape"):
         load(files.spec, open_files(files), PackedForm(), context=64)
+
+
+def test_gptq_layers_may_differ_in_bits(floats: Path, tmp_path: Path) -> None:
+    """`dynamic` of GPTQModel: the zero points of a layer tell."""
+    folder, weights = quantized_checkpoints.write(floats, tmp_path / "model", "gptq", symmetric=False)
+    with_8 = quantized_checkpoints.write(floats, tmp_path / "other", "gptq", bits=8, symmetric=False)
+    tensors = load_file(with_8[0] / "model.safetensors")
+    set_config(folder, dynamic={r"+:.*\.gate_proj": {"bits": 8}})
+    source = changed(folder, lambda found: found.update({name: tensors[name] for name in found if GATE in name}))
+    np.testing.assert_array_equal(source.read(f"{GATE}.weight", (96, 64)), with_8[1][f"{GATE}.weight"].numpy())
+    up = "model.layers.0.mlp.up_proj.weight"
+    np.testing.assert_array_equal(source.read(up, (96, 64)), weights[up].numpy())
+    assert read(folder, "tiny").spec.weights == "gptq mixed"
+
+
+def test_modelopt_blocks(tmp_path: Path) -> None:
+    """FP8_PB_WO: blocks of 128 x 128, with scales in four dimensions."""
+    codes = torch.randn(200, 384).to(torch.float8_e4m3fn)
+    scales = torch.rand(2, 1, 3, 1)
+    save_file({"x.weight": codes, "x.weight_scale": scales}, tmp_path / "model.safetensors")
+    quantization = quantization_from_config(
+        Values({"quantization_config": {"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}}, "config")
+    )
+    source = open_source([tmp_path / "model.safetensors"], "safetensors", quantization)
+    by_weight = scales[:, 0, :, 0].repeat_interleave(128, 0).repeat_interleave(128, 1)[:200]
+    np.testing.assert_array_equal(source.read("x.weight", (200, 384)), (codes.float() * by_weight).numpy())
+
+
+def test_transformers_reads_the_same_blocks(floats: Path, tmp_path: Path) -> None:
+    """Its blocks must divide the sizes of all matrices."""
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "fp8", scale="block", block_rows=16)
+    how = transformers.FineGrainedFP8Config(weight_block_size=(16, 32), dequantize=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=how)
+    source, compared = open_files(read(folder, "tiny")), 0
+    for name, theirs in model.state_dict().items():
+        if name.endswith("_proj.weight"):
+            np.testing.assert_array_equal(source.read(name, tuple(theirs.shape)), theirs.numpy())
+            compared += 1
+    assert compared == 7

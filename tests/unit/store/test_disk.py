@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidSetting
-from penstock.store.disk import cache_root, key_of, locked, write_whole, writing_to
+from penstock.store.disk import cache_root, key_of, locked, whole_output, write_whole, writing_to
 
 
 def test_cache_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -59,3 +59,35 @@ def test_lock_is_freed_when_its_holder_is_killed(tmp_path: Path) -> None:
             assert waited == [True]
     with locked(lock, lambda: waited.append(False)):
         assert waited == [True]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_an_output_is_there_when_it_is_whole(tmp_path: Path, is_folder: bool) -> None:
+    out = tmp_path / "new" / "out.x"
+
+    def write(draft: Path, error: BaseException | None = None) -> None:
+        if is_folder:
+            draft.mkdir()
+        (draft / "file" if is_folder else draft).write_bytes(b"content")
+        assert not out.exists()
+        if error is not None:
+            raise error
+
+    with pytest.raises(KeyboardInterrupt), whole_output(out) as draft:
+        write(draft, KeyboardInterrupt())
+    with pytest.raises(InvalidSetting, match=f"cannot write {out}: No space left"), whole_output(out) as draft:
+        write(draft, OSError(28, "No space left on device"))
+    assert list(out.parent.iterdir()) == []
+    with whole_output(out) as draft:
+        write(draft)
+    assert list(out.parent.iterdir()) == [out]
+    with pytest.raises(InvalidSetting, match="exists already") as caught, whole_output(out):
+        raise AssertionError
+    assert caught.value.param == "out"
+
+
+def test_an_output_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidSetting, match=r"cannot write .*file/out: "), whole_output(tmp_path / "file" / "out"):
+        raise AssertionError
+    assert (tmp_path / "file").is_file()

@@ -345,3 +345,10 @@ def test_what_a_checkpoint_has_static_scales_for(changes: dict[str, Any], scheme
     quantization = spec_from_config(config, None, "x").quantization
     assert quantization is not None
     assert quantization.kv_scheme == scheme
+
+
+def test_the_key_of_early_compressed_tensors() -> None:
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    described = {"format": "int-quantized", "config_groups": {"group_0": {"weights": weights}}}
+    for config in ({"compression_config": described}, {"quantization_config": None, "compression_config": described}):
+        assert spec_from_config({**OLD, **config}, None, "x").weights == "compressed-tensors int8"

@@ -155,3 +155,17 @@ def test_not_utf8(folder: Path) -> None:
 def test_no_config(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match=r"has no config\.json"):
         hf_folder.read(tmp_path, "x")
+
+
+def test_modelopt_may_describe_the_weights_in_a_file_of_its_own(folder: Path) -> None:
+    put(folder, "hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}})
+    found = hf_folder.read(folder, "x").spec.quantization
+    assert found is not None
+    assert (found.label, found.kv_scheme) == ("modelopt nvfp4", "fp8")
+    config = json.loads((folder / "config.json").read_text())
+    put(folder, "config.json", {**config, "quantization_config": {"quant_method": "fp8"}})
+    assert hf_folder.read(folder, "x").spec.weights == "fp8 fp8"
+    put(folder, "config.json", config)
+    put(folder, "hf_quant_config.json", {"quantization": 4})
+    with pytest.raises(ModelInvalid, match=r"hf_quant_config\.json: quantization must be a mapping"):
+        hf_folder.read(folder, "x")

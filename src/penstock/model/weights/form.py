@@ -91,7 +91,7 @@ class PackedForm:
 
     def _segment(self, rows: Rows) -> Segment:
         if rows.is_blocks:
-            return pack_blocks(rows.stored_type, rows.data, rows.cols, self.arena)
+            return pack_blocks(rows.stored_type, rows.data, rows.cols, self.arena, name=rows.name)
         if self.quantize is not None:
             return pack_quantized(rows.data, self.quantize, self.arena)
         return pack_floats(rows.data, rows.stored_type, self.arena)

@@ -82,6 +82,12 @@ def unpack(words: Array, bits: Literal[4, 8]) -> Array:
     return fields
 
 
+def unpack_zeros(words: Array, bits: Literal[4, 8], offset: int) -> Array:
+    """[n, words] int32, less `offset` in each code, which was subtracted from whole words, with a borrow from the next
+    code where one was 0 -> [n, codes] uint8"""
+    return unpack(words.view(np.uint32) + np.uint32(offset * ((1 << 32) // ((1 << bits) - 1))), bits)
+
+
 def unpack_awq(words: Array) -> Array:
     """[n, rows / 8] int32 -> [rows, n] uint8"""
     fields = unpack(words, 4).reshape(len(words), -1, 8)[..., _AWQ_COLUMNS]

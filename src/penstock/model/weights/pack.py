@@ -42,13 +42,14 @@ def kind_of(stored: str, quantize: Quantization | None) -> Kind:
     return QUANTIZED[quantize][0] if quantize else FLOAT_KINDS[stored]
 
 
-def pack_blocks(name: str, rows: Array, cols: int, arena: Arena) -> Segment:
-    """`rows` is [rows, bytes of a row] uint8 of the GGUF format `name`."""
-    kind, decode = FORMATS[name]
+def pack_blocks(stored: str, rows: Array, cols: int, arena: Arena, *, name: str = "") -> Segment:
+    """`rows` is [rows, bytes of a row] uint8 of the GGUF format `stored`. `name`: of the tensor, for errors."""
+    kind, decode = FORMATS[stored]
     segment = _pack_chunks(allocate(kind, len(rows), cols, arena), rows, cols, decode)
     for factors in (segment.scales, segment.offsets):
         if factors is not None and not _all_finite(factors):
-            raise ModelInvalid(f"a tensor of type {name} has scales that float16 cannot hold", param="model")
+            tensor = f"tensor {name}" if name else "a tensor"
+            raise ModelInvalid(f"{tensor} of type {stored} has scales that float16 cannot hold", param="model")
     return segment
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array
 from penstock.model.weights.codes import StoredCodes
+from penstock.model.weights.layer_tensors import LayerTensors
 from penstock.model.weights.map import Format
-from penstock.model.weights.quantized_layers import LayerTensors, QuantizedMatrix, reader
-from penstock.model.weights.safetensors import SafetensorsSource
+from penstock.model.weights.quantized_layers import QuantizedMatrix, reader
+from penstock.model.weights.safetensors import DTYPES, SafetensorsSource
 from penstock.model.weights.source import Region, Shape, Span
 from penstock.store.hf_quantization import Quantization
 
@@ -76,7 +77,9 @@ def _matrices(source: SafetensorsSource, quantization: Quantization) -> dict[str
     """Which linear layers are quantized is seen from the tensors they have, not from lists of the config."""
     matrices = {}
     for name in source.shapes:
-        layer, _, what = name.rpartition(".")
-        if read := reader(what, source.stored_type(name), quantization.method):
+        (layer, _, what), stored = name.rpartition("."), source.stored_type(name)
+        if read := reader(what, stored, quantization.method):
             matrices[f"{layer}.weight"] = read(LayerTensors(source, layer, what), quantization)
+        elif what == "weight" and stored not in DTYPES:
+            raise ModelInvalid(f"tensor {name} has dtype {stored}, which quantized weights cannot have", param="model")
     return matrices

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
 from penstock.model.weights.codes import Layout, Packing, StoredCodes, StoredRows, as_scales, scale_type
 from penstock.model.weights.grouped_codes import (
@@ -24,8 +23,9 @@ from penstock.model.weights.grouped_codes import (
     unpack,
     unpack_awq,
     unpack_gptq,
+    unpack_zeros,
 )
-from penstock.model.weights.safetensors import SafetensorsSource
+from penstock.model.weights.layer_tensors import INTEGERS, LayerTensors
 from penstock.model.weights.small_floats import (
     E4M3,
     NVFP4_GROUP,
@@ -49,54 +49,6 @@ class QuantizedMatrix:
     codes: StoredCodes | None = None  # None: their groups are not equal
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTensors:
-    """The tensors of one layer, by the last part of their names."""
-
-    source: SafetensorsSource
-    layer: str
-    codes: str  # which of them holds codes
-
-    def has(self, what: str) -> bool:
-        return self.name(what) in self.source.shapes
-
-    def name(self, what: str) -> str:
-        return f"{self.layer}.{what}"
-
-    def shape(self, what: str) -> Shape:
-        return self.source.shapes[self.name(what)]
-
-    def matrix_shape(self, what: str) -> tuple[int, int]:
-        shape = self.shape(what)
-        if len(shape) != 2:
-            raise ModelInvalid(
-                f"tensor {self.name(what)} has shape {shape}: it must have two dimensions", param="model"
-            )
-        return shape[0], shape[1]
-
-    def read(self, what: str) -> Array:
-        return self.source.read_stored(self.name(what))
-
-    def scales(self, what: str) -> Array:
-        """In any floating-point type, over the mapped file"""
-        return self.source.read(self.name(what), self.shape(what))
-
-    def names(self, *required: str, optional: tuple[str, ...] = ()) -> tuple[str, ...]:
-        for what in required:
-            if not self.has(what):
-                raise ModelInvalid(
-                    f"tensor {self.name(what)} is missing: {self.name(self.codes)} cannot be read without it",
-                    param="model",
-                )
-        return tuple(map(self.name, (self.codes, *required, *(what for what in optional if self.has(what)))))
-
-    def wrong_scales(self, what: str, shape: Shape) -> ModelInvalid:
-        return ModelInvalid(
-            f"tensor {self.name(what)} has shape {self.shape(what)}, which does not fit weights of shape {shape}",
-            param="model",
-        )
-
-
 Reader = Callable[[LayerTensors, Quantization], QuantizedMatrix]
 
 
@@ -112,123 +64,152 @@ def reader(what: str, stored: str, method: Method) -> Reader | None:
 
 
 def _awq(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
-    cols, words = tensors.matrix_shape("qweight")
+    cols, words = tensors.matrix_shape("qweight", "I32")
     names = tensors.names("scales", "qzeros")
 
     def zeros() -> Array:
-        return unpack_awq(tensors.read("qzeros"))
+        return unpack_awq(tensors.read("qzeros", "I32"))
 
     def codes(rows: Span, columns: Span) -> Array:
         taken = _words(rows, 8)
-        return unpack_awq(tensors.read("qweight")[slice(*columns), slice(*taken)])[_within(rows, taken, 8)]
+        return unpack_awq(tensors.read("qweight", "I32")[slice(*columns), slice(*taken)])[_within(rows, taken, 8)]
 
     def stored(rows: Span) -> tuple[Array, int]:
         taken = _words(rows, 8)
-        return tensors.read("qweight")[:, slice(*taken)], rows.begin - taken.begin * 8
+        return tensors.read("qweight", "I32")[:, slice(*taken)], rows.begin - taken.begin * 8
 
-    _check_groups(tensors, "scales", tensors.shape("scales")[::-1], (words * 8, cols))
-    if tensors.shape("qzeros") != (tensors.shape("scales")[0], words):
-        raise tensors.wrong_scales("qzeros", (words * 8, cols))
+    shape = (words * 8, cols)
+    tensors.check_groups("scales", tensors.shape("scales")[::-1], shape)
+    groups = tensors.shape("scales")[0]
+    tensors.check_fit("qzeros", shape, (groups, words))
     words_of = Words(tensors.name("qweight"), "awq", stored)
-    grouped = _Grouped((words * 8, cols), 4, words_of, codes, lambda: tensors.scales("scales").T, zeros)
-    return grouped.matrix(names, tensors.shape("scales")[0])
+    grouped = _Grouped(shape, 4, words_of, codes, lambda: tensors.scales("scales").T, zeros)
+    return grouped.matrix(names, groups)
 
 
 def _gptq(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
-    bits: Bits = 8 if quantization.stored == "int8" else 4
-    words, rows = tensors.matrix_shape("qweight")
+    words, rows = tensors.matrix_shape("qweight", "I32")
+    ordered = ("g_idx",) if quantization.has_order else ()
+    names = tensors.names("scales", "qzeros", *ordered, optional=() if ordered else ("g_idx",))
+    bits = _gptq_bits(tensors, quantization, rows)
     shape = (rows, words * 32 // bits)
-    names = tensors.names("scales", "qzeros", optional=("g_idx",))
-    _check_groups(tensors, "scales", tensors.shape("scales")[::-1], shape)
-    group_of = _group_of(tensors, "g_idx", tensors.shape("scales")[0])
+    tensors.check_groups("scales", tensors.shape("scales")[::-1], shape)
+    groups = tensors.shape("scales")[0]
+    tensors.check_fit("qzeros", shape, (groups, -(-rows * bits // 32)))
+    group_of = tensors.group_of("g_idx", shape[1], groups, may_be_unused=False)
 
     def zeros() -> Array:
-        return unpack(tensors.read("qzeros"), bits)[:, :rows].T + np.uint8(quantization.zero_offset)
+        return unpack_zeros(tensors.read("qzeros", "I32"), bits, quantization.zero_offset)[:, :rows].T
 
     def codes(rows: Span, columns: Span) -> Array:
         taken = _words(columns, 32 // bits)
-        unpacked = unpack_gptq(tensors.read("qweight")[slice(*taken), slice(*rows)], bits)
+        unpacked = unpack_gptq(tensors.read("qweight", "I32")[slice(*taken), slice(*rows)], bits)
         return unpacked[:, _within(columns, taken, 32 // bits)]
 
-    words_of = Words(tensors.name("qweight"), "columns", lambda rows: (tensors.read("qweight")[:, slice(*rows)], 0))
+    def stored(rows: Span) -> tuple[Array, int]:
+        return tensors.read("qweight", "I32")[:, slice(*rows)], 0
+
+    words_of = Words(tensors.name("qweight"), "columns", stored)
     grouped = _Grouped(shape, bits, words_of, codes, lambda: tensors.scales("scales").T, zeros, group_of)
-    return grouped.matrix(names, tensors.shape("scales")[0])
+    return grouped.matrix(names, groups)
 
 
-def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
-    """compressed-tensors: 4 or 8 bits in words, zero points in words along the rows."""
-    rows, words = tensors.matrix_shape("weight_packed")
-    names = tensors.names("weight_scale", "weight_shape", optional=("weight_zero_point", "weight_g_idx"))
-    cols = int(tensors.read("weight_shape").ravel()[-1])
-    bits: Bits = 4 if words == -(-cols // 8) else 8
-    if words != -(-cols * bits // 32):
-        raise tensors.wrong_scales("weight_packed", (rows, cols))
-    _check_groups(tensors, "weight_scale", tensors.shape("weight_scale"), (rows, cols))
+def _gptq_bits(tensors: LayerTensors, quantization: Quantization, rows: int) -> Bits:
+    """Of a config with exceptions (`dynamic`) the zero points of a layer tell."""
+    if quantization.stored != "mixed":
+        return 8 if quantization.stored == "int8" else 4
+    words = tensors.matrix_shape("qzeros", "I32")[1]
+    return 4 if words == -(-rows // 8) else 8
+
+
+def _packed(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
+    """compressed-tensors: 4 or 8 bits in words, zero points in words along the rows, or, before 0.9.4, as they are."""
+    what, zero_point = "weight_packed", "weight_zero_point"
+    rows, words = tensors.matrix_shape(what, "I32")
+    needed = (zero_point,) * quantization.has_zeros + ("weight_g_idx",) * quantization.has_order
+    others = tuple(one for one in (zero_point, "weight_g_idx") if one not in needed)
+    names = tensors.names("weight_scale", "weight_shape", *needed, optional=others)
+    cols = int(tensors.read("weight_shape", *INTEGERS).ravel()[-1])
+    bits: Bits = 4 if words == -(-cols // 8) and quantization.stored != "int8" else 8
+    if cols < 1 or words != -(-cols * bits // 32) or (bits == 8 and quantization.stored == "int4"):
+        raise tensors.misfit(what, (rows, cols))
+    tensors.check_groups("weight_scale", tensors.shape("weight_scale"), (rows, cols))
     groups = tensors.shape("weight_scale")[1]
-    group_of = _group_of(tensors, "weight_g_idx", groups)
+    group_of = tensors.group_of("weight_g_idx", cols, groups, may_be_unused=not quantization.has_order)
+    in_words = tensors.has(zero_point) and tensors.type(zero_point) != "I8"
+    if tensors.has(zero_point):
+        tensors.check_fit(zero_point, (rows, cols), (-(-rows * bits // 32), groups) if in_words else (rows, groups))
 
     def zeros() -> Array:
-        if not tensors.has("weight_zero_point"):
+        if not tensors.has(zero_point):
             return np.full((1, 1), 1 << (bits - 1), dtype=np.uint8)
-        return unpack(tensors.read("weight_zero_point").T, bits)[:, :rows].T
+        if not in_words:
+            return tensors.read(zero_point, "I8").view(np.uint8) + np.uint8(1 << (bits - 1))
+        return unpack(tensors.read(zero_point, "I32").T, bits)[:, :rows].T
 
     def codes(rows: Span, columns: Span) -> Array:
         taken = _words(columns, 32 // bits)
-        unpacked = unpack(tensors.read("weight_packed")[slice(*rows), slice(*taken)], bits)
+        unpacked = unpack(tensors.read(what, "I32")[slice(*rows), slice(*taken)], bits)
         return np.ascontiguousarray(unpacked[:, _within(columns, taken, 32 // bits)])
 
     packing: Packing = "nibbles" if bits == 4 else "flipped"
-    what = "weight_packed"
-    words_of = Words(tensors.name(what), packing, lambda rows: (tensors.read(what)[slice(*rows)], 0))
+    words_of = Words(tensors.name(what), packing, lambda rows: (tensors.read(what, "I32")[slice(*rows)], 0))
     grouped = _Grouped((rows, cols), bits, words_of, codes, lambda: tensors.scales("weight_scale"), zeros, group_of)
     return grouped.matrix(names, groups)
 
 
 def _int8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     """compressed-tensors: a scale for the matrix, for each row, or for groups of a row."""
-    shape = tensors.matrix_shape("weight")
-    names = tensors.names("weight_scale", optional=("weight_zero_point",))
+    shape, zero_point = tensors.matrix_shape("weight", "I8"), "weight_zero_point"
+    needed = (zero_point,) if quantization.has_zeros else ()
+    names = tensors.names("weight_scale", *needed, optional=() if needed else (zero_point,))
     scales = prod(tensors.shape("weight_scale"))
     groups = max(scales // shape[0], 1)
     if scales != 1:
-        _check_groups(tensors, "weight_scale", (scales // groups, groups), shape)
+        tensors.check_groups("weight_scale", (scales // groups, groups), shape)
+    if tensors.has(zero_point) and prod(tensors.shape(zero_point)) != scales:
+        raise tensors.misfit(zero_point, shape)
 
     def by_row(factors: Array) -> Array:
         return np.broadcast_to(factors.reshape(-1, groups), (shape[0], groups))
 
     def zeros() -> Array:
-        if not tensors.has("weight_zero_point"):
+        if not tensors.has(zero_point):
             return np.full((1, 1), 128, dtype=np.uint8)
-        return by_row(tensors.read("weight_zero_point").view(np.uint8) ^ 0x80)
+        return by_row(tensors.read(zero_point, "I8").view(np.uint8) ^ 0x80)
+
+    def stored(rows: Span) -> Array:
+        return tensors.read("weight", "I8").view(np.uint8)[slice(*rows)]
 
     def codes(rows: Span, columns: Span) -> Array:
-        return tensors.read("weight").view(np.uint8)[slice(*rows), slice(*columns)] ^ 0x80
+        return stored(rows)[:, slice(*columns)] ^ 0x80
 
-    words_of = Words(
-        tensors.name("weight"), "octets", lambda rows: (tensors.read("weight").view(np.uint8)[slice(*rows)], 0)
-    )
+    words_of = Words(tensors.name("weight"), "octets", lambda rows: (stored(rows), 0))
     scales_of, inputs = (lambda: by_row(tensors.scales("weight_scale"))), _only("int8", quantization)
     return _Grouped(shape, 8, words_of, codes, scales_of, zeros, inputs=inputs).matrix(names, groups)
 
 
 def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     """A scale for the matrix, for each row, or for blocks of rows and columns."""
-    what = "weight_scale_inv" if tensors.has("weight_scale_inv") else "weight_scale"
-    rows, cols = shape = tensors.matrix_shape("weight")
+    is_inv = tensors.has("weight_scale_inv") or (quantization.method == "fp8" and not tensors.has("weight_scale"))
+    what = "weight_scale_inv" if is_inv else "weight_scale"
+    rows, cols = shape = tensors.matrix_shape("weight", "F8_E4M3")
     names, scales = tensors.names(what), tensors.shape(what)
+    if len(scales) == 4:
+        scales = scales[::2]  # ModelOpt: [rows of blocks, 1, columns of blocks, 1]
     whole, by_row = prod(scales) == 1, scales in ((rows, 1), (rows,))
     block = shape if whole else (1, cols) if by_row else quantization.block or shape
     grid = (-(-rows // block[0]), -(-cols // block[1]))
-    if not whole and not by_row and scales != grid:
-        raise tensors.wrong_scales(what, shape)
+    if not whole and not by_row and (scales != grid or prod(tensors.shape(what)) != prod(grid)):
+        raise tensors.misfit(what, shape)
 
     def floats(rows: Span, columns: Span) -> Array:
-        codes = tensors.read("weight")[slice(*rows), slice(*columns)]
+        codes = tensors.read("weight", "F8_E4M3")[slice(*rows), slice(*columns)]
         return fp8_to_floats(codes, to_float32(tensors.scales(what).reshape(grid)), block, (rows.begin, columns.begin))
 
     def codes(rows: Span) -> StoredRows:
         factors = as_scales(tensors.scales(what).reshape(grid))[np.arange(*rows) // block[0]]
-        taken = tensors.read("weight")[slice(*rows)]
+        taken = tensors.read("weight", "F8_E4M3")[slice(*rows)]
         return StoredRows(tensors.name("weight"), layout, "octets", (len(taken), cols), taken, factors)
 
     group = block[1] if grid[1] > 1 else 0
@@ -241,19 +222,22 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     """A scale in FP8 for 16 inputs, and one for all: compressed-tensors divides by it, ModelOpt multiplies."""
     divides = tensors.codes == "weight_packed"
     whole = "weight_global_scale" if divides else "weight_scale_2"
-    rows, octets = tensors.matrix_shape(tensors.codes)
+    rows, octets = tensors.matrix_shape(tensors.codes, "U8")
     shape, names = (rows, octets * 2), tensors.names("weight_scale", whole)
-    if tensors.shape("weight_scale") != (rows, shape[1] // NVFP4_GROUP):
-        raise tensors.wrong_scales("weight_scale", shape)
+    tensors.check_fit("weight_scale", shape, (rows, shape[1] // NVFP4_GROUP))
+    tensors.matrix_shape("weight_scale", "F8_E4M3")
+    tensors.check_fit(whole, shape, (), (1,))
+    factor = float(to_float32(tensors.scales(whole)).reshape(()))
+    if not (factor > 0 if divides else factor >= 0) or factor == inf:  # NaN neither
+        raise tensors.not_a_scale(whole, factor)
 
     def part(rows: Span, groups: Span) -> tuple[Array, Array]:
         """Codes and scales of these groups of inputs."""
-        factor = to_float32(tensors.scales(whole)).reshape(())
-        scales = E4M3[tensors.read("weight_scale")[slice(*rows), slice(*groups)]]
+        scales = E4M3[tensors.read("weight_scale", "F8_E4M3")[slice(*rows), slice(*groups)]]
         octets = slice(groups.begin * NVFP4_GROUP // 2, groups.end * NVFP4_GROUP // 2)
-        return tensors.read(tensors.codes)[slice(*rows), octets], scales * (1 / factor if divides else factor)
+        return tensors.read(tensors.codes, "U8")[slice(*rows), octets], scales * by
 
-    layout = Layout("e2m1", NVFP4_GROUP)
+    layout, by = Layout("e2m1", NVFP4_GROUP), np.float32(1 / factor if divides else factor)
 
     def floats(rows: Span, columns: Span) -> Array:
         groups = _words(columns, NVFP4_GROUP)
@@ -357,25 +341,6 @@ def _words(span: Span, size: int) -> Span:
 def _within(span: Span, words: Span, size: int) -> slice:
     """Where these elements are in what the words hold."""
     return slice(span.begin - words.begin * size, span.end - words.begin * size)
-
-
-def _check_groups(tensors: LayerTensors, what: str, found: Shape, shape: tuple[int, int]) -> None:
-    """Groups are equal parts of the columns."""
-    if len(found) != 2 or found[0] != shape[0] or not 0 < found[1] <= shape[1] or shape[1] % found[1]:
-        raise tensors.wrong_scales(what, shape)
-
-
-def _group_of(tensors: LayerTensors, what: str, groups: int) -> Array | None:
-    """[cols]: the group of each input; None if groups are runs of inputs."""
-    if not tensors.has(what):
-        return None
-    found = tensors.read(what)
-    if (found < 0).all():
-        return None  # compressed-tensors: not in use
-    if found.min() < 0 or found.max() >= groups:
-        raise ModelInvalid(f"tensor {tensors.name(what)} names groups that are not there", param="model")
-    in_order = np.array_equal(found, np.arange(len(found)) // -(-len(found) // groups))
-    return None if in_order else found
 
 
 def _no_blocks() -> Array:

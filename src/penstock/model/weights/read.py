@@ -37,12 +37,13 @@ class Reader:
         """What the parameter has of it, as floats."""
         name, shape, region = self._names[piece.name], piece.stored_shape, piece.region
         values = self._source.read(name, shape, None if region.shape == shape else region)
-        return Rows(values, self._source.stored_type(name), region.shape[-1])
+        return Rows(values, self._source.stored_type(name), region.shape[-1], name=name)
 
     def read_blocks(self, piece: Piece) -> Rows:
         """All of it, as the blocks of the quantized type it is stored in."""
         name, shape = self._names[piece.name], piece.stored_shape
-        return Rows(self._source.read_blocks(name, shape), self._source.stored_type(name), shape[-1], is_blocks=True)
+        blocks, stored = self._source.read_blocks(name, shape), self._source.stored_type(name)
+        return Rows(blocks, stored, shape[-1], is_blocks=True, name=name)
 
     def layout(self, piece: Piece) -> Layout | None:
         """Of the codes of all of it; None: it is read as floats."""

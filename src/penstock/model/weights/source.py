@@ -51,6 +51,7 @@ class Rows(NamedTuple):
     stored_type: str  # in the checkpoint, see `Source.stored_type`
     cols: int
     is_blocks: bool = False
+    name: str = ""  # in the checkpoint
 
     def cut_columns(self, begin: int, end: int) -> Rows:
         if (begin, end) == (0, self.cols):
