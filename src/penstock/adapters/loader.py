@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -83,8 +84,7 @@ class AdapterLoader(Generic[L]):
 
 def _without_path(message: str, adapter: Adapter) -> str:
     """Clients need not know where it lies."""
-    name = os.path.basename(adapter.path)
-    text = message.replace(f"{adapter.path}{os.sep}", "").replace(adapter.path, name)
+    text = message.replace(f"{adapter.path}/", "").replace(adapter.path, Path(adapter.path).name)
     return text if text.startswith("adapter ") else f"adapter {adapter.name}: {text}"
 
 

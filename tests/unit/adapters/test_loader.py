@@ -30,7 +30,11 @@ def test_it_has_a_lower_priority_than_the_thread_that_asks() -> None:
 @pytest.mark.parametrize(
     ("path", "message", "shown"),
     [
-        ("/secret/tone", "/secret/tone/adapter_model.safetensors is cut", "adapter a: adapter_model.safetensors is cut"),
+        (
+            "/secret/tone",
+            "/secret/tone/adapter_model.safetensors is cut",
+            "adapter a: adapter_model.safetensors is cut",
+        ),
         ("/secret/tone.gguf", "/secret/tone.gguf is no GGUF file", "adapter a: tone.gguf is no GGUF file"),
         ("/secret/tone", "adapter a has changed on disk", "adapter a has changed on disk"),
     ],

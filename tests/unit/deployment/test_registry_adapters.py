@@ -75,7 +75,14 @@ def test_an_adapter_has_all_names_of_its_base(files: AdapterFiles) -> None:
     registry = ModelRegistry([base])
     registry.add(AdapterModel(base, "style", files))
     own = registry.allowed(["nick@style"])  # without the base
-    for name in ("m@style", "m:latest@style", "m@style:latest", "m:latest@style:latest", "nick@style", "nick:latest@style"):
+    for name in (
+        "m@style",
+        "m:latest@style",
+        "m@style:latest",
+        "m:latest@style:latest",
+        "nick@style",
+        "nick:latest@style",
+    ):
         assert registry.find(name) is own.find(name) is registry.find("style")
         assert registry.name_of(name) == "m@style"
     with pytest.raises(ModelNotFound, match="the model 'm' has no adapter 'tone'; it has 'm@style'"):

@@ -50,7 +50,8 @@ class _Packed(NamedTuple):
 
     @classmethod
     def of_floats(cls, matrix: Array, arena: Arena) -> _Packed:
-        segment = allocate(FLOATS[matrix.dtype], *matrix.shape, arena)
+        rows, cols = matrix.shape
+        segment = allocate(FLOATS[matrix.dtype], rows, cols, arena)
         fill(segment, 0, matrix)
         return cls(segment.codes, 1.0)
 
