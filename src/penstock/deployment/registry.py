@@ -16,14 +16,14 @@ MAX_LISTED = 20  # names in an error
 class ModelRegistry:
     """In the order in which they were added. The first model is the default."""
 
-    def __init__(self, models: Iterable[ServedModel] = (), *, view_of: ModelRegistry | None = None) -> None:
-        """`view_of`: models of another registry, which keeps their names; nothing is added to it or removed."""
-        self._whole = view_of or self
+    def __init__(self, models: Iterable[ServedModel] = (), *, owners: dict[str, ServedModel] | None = None) -> None:
+        """`owners`: of all names of another registry, of whose models these are some; nothing is added or removed."""
         self._models: dict[str, ServedModel] = {}  # by name
         self._names: dict[str, ServedModel] = {}  # and by alias
+        self._owners = self._names if owners is None else owners
         self._adapters: dict[str, list[AdapterModel]] = {}  # by their names without the base's
         for model in models:
-            if view_of is not None:
+            if owners is not None:
                 self._models[model.card.name] = model
                 self._names.update((untagged(name), model) for name in (model.card.name, *model.card.aliases))
             else:
@@ -41,7 +41,7 @@ class ModelRegistry:
         if names is None:
             return self
         found = {id(model) for name in names if (model := self._look_up(name)) is not None}
-        return ModelRegistry((model for model in self if id(model) in found), view_of=self._whole)
+        return ModelRegistry((model for model in self if id(model) in found), owners=self._owners)
 
     @property
     def default(self) -> ServedModel:
@@ -133,7 +133,7 @@ class ModelRegistry:
         """An adapter also by any name of its base."""
         found = self._names.get(untagged(name))
         base, at, adapter = name.rpartition("@")
-        if found is None and at and (owner := self._whole._names.get(untagged(base))) is not None:
+        if found is None and at and (owner := self._owners.get(untagged(base))) is not None:
             found = self._names.get(f"{owner.card.name}@{untagged(adapter)}")
         return found
 
