@@ -55,7 +55,7 @@ speculation: setup  ## answers of SmolLM2 to more than 100 prompts, with drafts 
 	$(BIN)/python -m pytest -m speculation -s
 
 adapters: setup  ## a thousand LoRA adapters of SmolLM2, a hundred in memory, at random under load
-	$(BIN)/python -m pytest -m adapters --timeout=0
+	$(BIN)/python -m pytest -m adapters --timeout=0 -s tests/end/test_adapters_smollm2.py
 
 parallel: setup  ## engines of two, three and four ranks: every architecture, real weights, failures
 	$(BIN)/python -m pytest -m parallel tests/end/test_parallel_ranks.py tests/end/test_parallel_adapters.py \

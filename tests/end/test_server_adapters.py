@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from helpers.adapter_samples import write_adapter
 from helpers.server_process import PATIENCE_S, Server, until
@@ -151,7 +152,7 @@ def test_unloading_waits_for_running_requests(http: httpx.Client) -> None:
 
 
 def test_files_that_are_deleted_or_change_are_an_error_of_their_requests(
-    http: httpx.Client, folder: Path, tiny: Path
+    http: httpx.Client, server: Server, folder: Path, tiny: Path
 ) -> None:
     """Sequences that run with an adapter go on: it is in memory."""
     spec = resolve(str(tiny)).spec
@@ -164,6 +165,9 @@ def test_files_that_are_deleted_or_change_are_an_error_of_their_requests(
         answer = complete(http, name)
         assert answer.status_code in (404, 422), answer.text
         assert message in error(answer)["message"]
+        assert str(folder) not in answer.text
+        listed = CliRunner().invoke(penstock, ["adapters", "list", "--server", server.url, "--api-key", ADMIN]).output
+        assert " ".join(f"base@{name}: {error(answer)['message']}".split()) in " ".join(listed.split())
         assert http.delete(f"/admin/adapters/{name}").status_code == 200
     assert complete(http, "style").status_code == 200
 
@@ -199,7 +203,9 @@ def test_adapters_are_loaded_and_unloaded_as_in_vllm(http: httpx.Client, folder:
     assert http.post("/v1/load_lora_adapter", json={**load, "load_inplace": True}).status_code == 200
     answer = http.post("/v1/unload_lora_adapter", json={"lora_name": "late"})
     assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'late' removed successfully.")
-    assert http.post("/v1/unload_lora_adapter", json={"lora_name": "late"}).status_code == 404
+    for name, status in (("late", 404), ("base", 400)):
+        answer = http.post("/v1/unload_lora_adapter", json={"lora_name": name})
+        assert (answer.status_code, error(answer)["param"]) == (status, "lora_name")
     for wrong, status, param in (
         ({**load, "lora_path": str(folder / "style")}, 400, "source"),
         ({**load, "lora_path": "../style"}, 400, "source"),
@@ -207,6 +213,7 @@ def test_adapters_are_loaded_and_unloaded_as_in_vllm(http: httpx.Client, folder:
         ({"lora_name": "x"}, 400, None),
         ({**load, "lora_pfad": "x"}, 400, None),
         ({**load, "base_model_name": "none"}, 404, "model"),
+        ({**load, "lora_name": "base"}, 400, "lora_name"),  # vLLM's clients would get the base by this name
     ):
         answer = http.post("/v1/load_lora_adapter", json=wrong)
         assert (answer.status_code, error(answer)["param"]) == (status, param), answer.text
@@ -242,9 +249,13 @@ def test_adapters_are_uploaded(http: httpx.Client, folder: Path, server: Server,
         ({}, "name"),
         ({"name": "x", "colour": "red"}, "colour"),
         ({"name": "x", "price": "1"}, "price"),
+        ({"name": "x", "price": '{"input": -1}'}, "price"),
     ):
         answer = upload(http, folder / "mine", **fields)
         assert (answer.status_code, error(answer)["param"]) == (400, param)
+    assert error(answer)["message"] == "price.input must be a number >= 0.0"
+    other = write_adapter(tmp_path / "other", structs.replace(resolve(str(tiny)).spec, hidden_size=96), rank=2)
+    assert error(upload(http, other, name="x"))["message"].startswith("adapter x does not fit: q of layer 0 takes 96")
     large = tmp_path / "large"
     large.mkdir()
     (large / "adapter_config.json").write_text("{}")

@@ -77,7 +77,8 @@ class Family:
 
     def packed(self, quantize: Any = None) -> tuple[Decoder, dict[str, PackedAdapter]]:
         model = load(self.spec, self.source, PackedForm(quantize), context=512)
-        adapters = {one.name: PackedAdapter(read_deltas(one, self.spec), self.spec.num_layers) for one in self.adapters}
+        codes, layers = model.is_quantized, self.spec.num_layers
+        adapters = {one.name: PackedAdapter(read_deltas(one, self.spec), layers, codes=codes) for one in self.adapters}
         return model, adapters
 
 

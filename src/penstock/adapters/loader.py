@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -75,10 +76,16 @@ class AdapterLoader(Generic[L]):
             try:
                 self._results.put((adapter, self._load(adapter)))
             except PenstockError as error:
-                self._results.put((adapter, AdapterLoadFailed(error.message, param="model")))
+                self._results.put((adapter, AdapterLoadFailed(_without_path(error.message, adapter), param="model")))
             except Exception as error:  # its sequences wait for an answer
                 message = f"loading the adapter {adapter.name} failed: {type(error).__name__}: {error}"
                 self._results.put((adapter, AdapterLoadFailed(message, param="model")))
+
+
+def _without_path(message: str, adapter: Adapter) -> str:
+    """Clients need not know where it lies."""
+    text = message.replace(f"{adapter.path}/", "").replace(adapter.path, Path(adapter.path).name)
+    return text if text.startswith("adapter ") else f"adapter {adapter.name}: {text}"
 
 
 def _lower_priority() -> None:

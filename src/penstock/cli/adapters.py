@@ -127,7 +127,11 @@ def _print(listed: list[dict[str, Any]]) -> None:
             Text(one["id"], style="bold"), where, str(one["rank"]), size_text(one["bytes"]), str(one["open"]), *figures,
             ", ".join(one["modules"]),
         )  # fmt: skip
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    for one in listed:
+        for error in dict.fromkeys(part["error"] for part in one["residency"] if part["error"]):
+            console.print(Text(f"{one['id']}: {error}", style="red"))
 
 
 def _print_json(value: Any) -> None:

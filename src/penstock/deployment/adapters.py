@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from penstock.deployment.adapter_model import AdapterModel
 from penstock.deployment.adapter_store import AdapterRecord, AdapterStore, Upload
@@ -56,12 +57,14 @@ class AdapterManager:
             except PenstockError as error:
                 logger.warning("the adapter %s, which was added before the start, is not back: %s", own, error.message)
 
-    async def add(self, entry: AdapterEntry, base: str | None, *, replace: bool = False) -> AdapterModel:
+    async def add(
+        self, entry: AdapterEntry, base: str | None, *, replace: bool = False, bare: bool = False
+    ) -> AdapterModel:
         """From its source: an id of the hub, a wheel, or a path inside the configured folders. Raises AlreadyExists for
-        a name that is taken, unless it is to be replaced."""
+        a name that is taken, unless it is to be replaced. `bare`: clients will leave out the base's name."""
         model = self._base(base)
         async with self._changing:
-            self._check_free(model, entry, replace=replace)
+            self._check_free(model, entry, replace=replace, bare=bare)
             files = await asyncio.to_thread(self._open, entry.source)
             return await self._adopt(model, entry, files, source=entry.source, replace=replace)
 
@@ -73,7 +76,7 @@ class AdapterManager:
         async with self._changing:
             self._check_free(model, entry, replace=replace)
             opened = await asyncio.to_thread(upload.complete)
-            check_adapter(opened.spec, model.files.spec)
+            check_adapter(replace_fields(opened.spec, name=name), model.files.spec)
             files = await asyncio.to_thread(self.store.publish, upload, model.name, name)
             return await self._adopt(model, entry, files, source="", replace=replace)
 
@@ -119,8 +122,10 @@ class AdapterManager:
             )
         return model
 
-    def _check_free(self, base: LocalModel, entry: AdapterEntry, *, replace: bool) -> None:
+    def _check_free(self, base: LocalModel, entry: AdapterEntry, *, replace: bool, bare: bool = False) -> None:
         own = f"{base.name}@{entry.name}"
+        if bare and (owner := self.registry.name_of(entry.name)) not in (None, own):
+            raise AlreadyExists(f"the name {entry.name!r} is taken by {owner}", param="name")
         for name in (own, *entry.aliases):
             owner = self.registry.name_of(name)
             if (

@@ -16,13 +16,14 @@ MAX_LISTED = 20  # names in an error
 class ModelRegistry:
     """In the order in which they were added. The first model is the default."""
 
-    def __init__(self, models: Iterable[ServedModel] = (), *, view: bool = False) -> None:
-        """`view`: models of another registry, which keeps their names; nothing is added to it or removed."""
+    def __init__(self, models: Iterable[ServedModel] = (), *, owners: dict[str, ServedModel] | None = None) -> None:
+        """`owners`: of all names of another registry, of whose models these are some; nothing is added or removed."""
         self._models: dict[str, ServedModel] = {}  # by name
         self._names: dict[str, ServedModel] = {}  # and by alias
+        self._owners = self._names if owners is None else owners
         self._adapters: dict[str, list[AdapterModel]] = {}  # by their names without the base's
         for model in models:
-            if view:
+            if owners is not None:
                 self._models[model.card.name] = model
                 self._names.update((untagged(name), model) for name in (model.card.name, *model.card.aliases))
             else:
@@ -39,8 +40,8 @@ class ModelRegistry:
         base does not allow it."""
         if names is None:
             return self
-        found = {id(model) for name in names if (model := self._names.get(untagged(name))) is not None}
-        return ModelRegistry((model for model in self if id(model) in found), view=True)
+        found = {id(model) for name in names if (model := self._look_up(name)) is not None}
+        return ModelRegistry((model for model in self if id(model) in found), owners=self._owners)
 
     @property
     def default(self) -> ServedModel:
@@ -107,7 +108,7 @@ class ModelRegistry:
             if not self._models:
                 raise ModelNotFound("there is no model for this API key", param="model")
             return self.default
-        found = self._names.get(untagged(name))
+        found = self._look_up(name)
         if found is not None:
             return found
         base, at, adapter = name.rpartition("@")
@@ -125,8 +126,16 @@ class ModelRegistry:
         """The name of the model that has this name or alias; None: there is none."""
         if name is None:
             return self.default.card.name if self._models else None
-        found = self._names.get(untagged(name))
+        found = self._look_up(name)
         return None if found is None else found.card.name
+
+    def _look_up(self, name: str) -> ServedModel | None:
+        """An adapter also by any name of its base."""
+        found = self._names.get(untagged(name))
+        base, at, adapter = name.rpartition("@")
+        if found is None and at and (owner := self._owners.get(untagged(base))) is not None:
+            found = self._names.get(f"{owner.card.name}@{untagged(adapter)}")
+        return found
 
     def find_local(self, name: str | None) -> LocalModel:
         """For what needs the model's tokenizer or engine here. Raises InvalidRequest for an upstream."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -46,18 +46,25 @@ def share_spec(spec: ModelSpec, shard: Shard) -> ModelSpec:
     return replace(rank_spec(spec, shard.world), vocab_size=end - begin)
 
 
-def most_bytes(adapter: Adapter, spec: ModelSpec, itemsize: int) -> int:
+def most_bytes(
+    adapter: Adapter, spec: ModelSpec, itemsize: int, panel_bytes: Callable[[int], int] | None = None
+) -> int:
     """What the adapter takes at most, with all projections of the layers at its largest rank. `spec`: of one rank of
-    several, its share."""
+    several, its share. `panel_bytes`: of a panel of so many columns, in the layers."""
     q, ffn, hidden = spec.num_heads * spec.head_dim, spec.intermediate_size, spec.hidden_size
     inputs = {"qkv": hidden, "output": q, "gate_up": hidden, "down": ffn, "embed": spec.vocab_size, "head": hidden}
-    widths, ranks = _widths(spec), -(-adapter.rank // PANEL) * PANEL
+    widths = _widths(spec)
 
-    def numbers(product: str, projection: str) -> int:
-        return ranks * inputs[product] + adapter.rank * -(-widths[projection] // PANEL) * PANEL
+    def plain(cols: int) -> int:
+        return PANEL * cols * itemsize
 
-    layer = sum(numbers(product, one) for product, projections in PRODUCTS.items() for one in projections)
-    return (layer * spec.num_layers + sum(numbers(table, table) for table in adapter.tables)) * itemsize
+    def size(product: str, projection: str, panel: Callable[[int], int]) -> int:
+        ranks, outputs = -(-adapter.rank // PANEL), -(-widths[projection] // PANEL)
+        return ranks * panel(inputs[product]) + outputs * panel(adapter.rank)
+
+    in_layers = panel_bytes or plain
+    layer = sum(size(product, one, in_layers) for product, projections in PRODUCTS.items() for one in projections)
+    return layer * spec.num_layers + sum(size(table, table, plain) for table in adapter.tables)
 
 
 def _places() -> dict[str, tuple[str, int]]:

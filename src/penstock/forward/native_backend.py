@@ -46,7 +46,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     model = load_packed_model(config)
     end_phase("weights")
     size, source, pool = choose_cache_size(config, host_memory()), config.drafts, Pool(config.threads)
-    adapters = native_adapters(config.spec, config.adapter_bytes)
+    adapters = native_adapters(config.spec, config.adapter_bytes, codes=model.is_quantized)
     kv_memory = allocate_kv_memory(config.spec, size, config.kv_types)
     backend = NativeBackend(
         model,

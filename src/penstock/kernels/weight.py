@@ -60,6 +60,10 @@ class Weight:
         return cls(Form.CODED, matrix.shape, dtype, matrix.num_bytes, matrix)
 
     @property
+    def is_quantized(self) -> bool:
+        return self.form is Form.CODED or (self.form is Form.PACKED and self.packed.reads_quantized)
+
+    @property
     def dense(self) -> Tensor:
         """[rows, cols]"""
         if self.form is not Form.DENSE:

@@ -70,6 +70,27 @@ def test_names_that_were_asked_for_are_not_taken_twice(files: AdapterFiles) -> N
         registry.add(Base("nice"))
 
 
+def test_an_adapter_has_all_names_of_its_base(files: AdapterFiles) -> None:
+    base = Base("m", aliases=("nick",))
+    registry = ModelRegistry([base])
+    registry.add(AdapterModel(base, "style", files))
+    own = registry.allowed(["nick@style"])  # without the base
+    for name in (
+        "m@style",
+        "m:latest@style",
+        "m@style:latest",
+        "m:latest@style:latest",
+        "nick@style",
+        "nick:latest@style",
+    ):
+        assert registry.find(name) is own.find(name) is registry.find("style")
+        assert registry.name_of(name) == "m@style"
+    with pytest.raises(ModelNotFound, match="the model 'm' has no adapter 'tone'; it has 'm@style'"):
+        registry.find("nick:latest@tone")
+    with pytest.raises(ModelNotFound):
+        own.find("nick")
+
+
 def test_an_unknown_adapter_is_answered_with_those_there_are(files: AdapterFiles) -> None:
     base = Base("m")
     registry = ModelRegistry([base])

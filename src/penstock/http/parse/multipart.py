@@ -111,7 +111,10 @@ class MultipartForm:
 
     def _end_part(self) -> None:
         if self._name not in self._files:
-            self.fields[self._name[:64]] = self._value.decode("utf-8", "replace")
+            shown = self._name[:64]
+            if shown in self.fields:
+                raise InvalidRequest(f"the form has {shown} twice", param=shown)
+            self.fields[shown] = self._value.decode("utf-8", "replace")
 
     def _end(self) -> None:
         self.complete = True

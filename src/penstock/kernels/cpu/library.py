@@ -34,6 +34,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
         (_pointer, _int64, _int64, _int64, _int64, _int64, ctypes.c_int, ctypes.c_uint32, _pointer),
     ),
     "penstock_quantize_weights": (None, (_pointer, _int64, ctypes.c_int, _pointer, _pointer)),
+    "penstock_pack_codes": (ctypes.c_float, (_pointer, _int64, _int64, ctypes.c_int, _pointer)),
     "penstock_headers": (ctypes.c_uint32, ()),
     "penstock_draw_params": (ctypes.c_char_p, ()),
     "penstock_draw": (ctypes.c_int32, (_pointer, _int64, _pointer, _pointer, _pointer, _int64, _pointer)),

@@ -40,6 +40,7 @@ class Decoder:
         weights are those of one of them."""
         self.spec = spec
         self.num_bytes = weights.num_bytes
+        self.is_quantized = any(weight.is_quantized for weight in weights.matrices.values())
         self.keeps_codes = any(weight.form is Form.CODED for weight in weights.matrices.values())
         self.embedding, self.head = weights.matrices["embedding"], weights.matrices["head"]
         # Rounded as the checkpoint's makers did, to the type of the numbers it multiplies.

@@ -60,6 +60,7 @@ def test_a_filename_is_only_a_name(given: str, shown: str) -> None:
         (FILE + b"cut off", TYPE, "incomplete"),
         (PURPOSE.rstrip() + END, TYPE, "file is required"),
         (FILE + b"x\r\n" + FILE + b"y" + END, TYPE, "more than one file"),
+        (PURPOSE + PURPOSE + FILE + b"x" + END, TYPE, "has purpose twice"),
         (PURPOSE.replace(b"batch", b"b" * 2000) + FILE + b"x" + END, TYPE, "purpose is longer than 1024 bytes"),
         (b"--edge\r\ncontent-disposition: form-data\r\n\r\nx" + END, TYPE, "has no name"),
         (b"--edge\r\n" + b"x" * 10_000 + b": y\r\n\r\nx" + END, TYPE, "not a valid multipart form"),

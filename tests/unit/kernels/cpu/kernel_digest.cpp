@@ -308,12 +308,26 @@ void draw() {
     digest.print("draw");
 }
 
-void low_rank(Kind kind, const char* name) {
+struct AdapterCodes {
+    AdapterCodes(Source& source, int64_t rows, int64_t cols)
+        : codes(static_cast<size_t>(num_panels(rows) * panel_bytes(CODES, cols))),
+          factor(penstock_pack_codes(source.floats(rows * cols).data(), rows, cols, 0, codes.data())) {}
+    std::vector<uint8_t> codes;
+    float factor;
+};
+
+void low_rank(int32_t kind, const char* name) {
     Source source(33);
     Digest digest;
     for (const auto& [inputs, rank, outputs] : {std::array<int64_t, 3>{7, 1, 5}, {64, 16, 48}, {97, 33, 50}}) {
-        const Weights a(source, kind, rank, inputs), b(source, kind, outputs, rank);
-        const LowRankPart part{a.codes.data(), b.codes.data(), inputs, rank, outputs, 3, 0.7f, kind};
+        const Kind plain = kind == CODES ? F32 : static_cast<Kind>(kind);
+        const Weights a(source, plain, rank, inputs), b(source, plain, outputs, rank);
+        LowRankPart part{a.codes.data(), b.codes.data(), inputs, rank, outputs, 3, 0.7f, kind};
+        const AdapterCodes coded_a(source, rank, inputs), coded_b(source, outputs, rank);
+        if (kind == CODES) {
+            part.a = coded_a.codes.data(), part.b = coded_b.codes.data();
+            part.scale *= coded_a.factor * coded_b.factor;
+        }
         const std::vector<int64_t> rows = {11, 2, 3, 5, 0, 7, 8, 1, 10, 4, 9, 6};
         const int64_t count = static_cast<int64_t>(rows.size()), stride = outputs + 9;
         const std::vector<float> x = source.floats(count * inputs);
@@ -346,6 +360,7 @@ void run_all() {
     draw();
     low_rank(F16, "low_rank_f16");
     low_rank(F32, "low_rank_f32");
+    low_rank(CODES, "low_rank_codes");
 }
 
 }  // namespace

@@ -34,7 +34,18 @@ def part(
     return DeltaMatrices(PLACE, place, offset, a.numpy(), b.numpy(), scale)
 
 
-def run(width: int, outputs: int, owners: list[list[DeltaMatrices]], threads: int) -> tuple[Array, Array]:
+def rounded_to_codes(matrix: Array) -> Array:
+    """What 8 bits with a scale for each row leave of it; the scales are halves, times one number for all."""
+    sizes = abs(matrix).max(axis=1, keepdims=True)
+    most = sizes.max() or 1.0
+    factor = most / 127
+    steps = (sizes / most).astype(np.float16).astype(np.float64) * factor
+    return np.asarray(np.clip(np.round(matrix / np.where(steps > 0, steps, 1)), -127, 127) * steps)
+
+
+def run(
+    width: int, outputs: int, owners: list[list[DeltaMatrices]], threads: int, *, codes: bool = False
+) -> tuple[Array, Array]:
     """(ours, the expected) of TOKENS rows each of sequences with these adapters; a step of all of them."""
     table, weight = operands(TOKENS, width, 1), operands(outputs, width, 2)
 
@@ -43,7 +54,7 @@ def run(width: int, outputs: int, owners: list[list[DeltaMatrices]], threads: in
 
     model = OneOperation(table, outputs, forward, spec_of(table))
     paged = NativePagedModel(model, Pool(threads), sequences=len(owners))  # type: ignore[arg-type]
-    adapters = [PackedAdapter(deltas, 1) if deltas else None for deltas in owners]
+    adapters = [PackedAdapter(deltas, 1, codes=codes) if deltas else None for deltas in owners]
     for adapter in adapters:
         paged.add(list(range(TOKENS)), adapter)
     rows = [Row(slot, 0, TOKENS, 1) for slot in range(len(owners))]
@@ -53,7 +64,8 @@ def run(width: int, outputs: int, owners: list[list[DeltaMatrices]], threads: in
     expected = np.stack([(table @ weight.T).numpy().astype(np.float64)] * len(owners))
     for number, deltas in enumerate(owners):
         for one in deltas:
-            added = (table.numpy() @ one.a.T.astype(np.float64)) @ one.b.T * one.scale
+            a, b = (rounded_to_codes(side) if codes else side.astype(np.float64) for side in (one.a, one.b))
+            added = (table.numpy() @ a.T) @ b.T * one.scale
             expected[number, :, one.offset : one.offset + len(one.b)] += added
     return ours, expected
 
@@ -69,6 +81,40 @@ def test_a_delta_is_added(native: CDLL, width: int, rank: int) -> None:
     assert abs(ours[0] - ours[1])[:, :21].max() > 0.1
     assert np.array_equal(ours[0][:, 21:40], ours[1][:, 21:40])
     assert np.array_equal(ours[0][:, 50:], ours[1][:, 50:])
+
+
+@pytest.mark.parametrize("rank", [1, 3, 16, 17, 40])
+@pytest.mark.parametrize("width", [16, 97, 150])
+@pytest.mark.parametrize("stored", [np.float16, np.float32])
+def test_codes(native: CDLL, width: int, rank: int, stored: type) -> None:
+    """Rows of sizes far apart, a row and a matrix of zeros, numbers beyond float16."""
+    first, second = part(0, 0, (21, rank, width)), part(2, 40, (10, 3, width), scale=-2.0)
+    first.a[0] *= 1e-3
+    first.b[::3] *= 1e-4
+    first.b[5] = 0
+    if stored is np.float32:
+        second.b[:] *= 1e7
+    both = [one._replace(a=one.a.astype(stored), b=one.b.astype(stored)) for one in (first, second)]
+    zeros = [both[0]._replace(b=np.zeros_like(both[0].b))]
+    ours, expected = run(width, 53, [both, [], both[:1], both, zeros], threads=2, codes=True)
+    size = abs(expected).max(axis=(0, 1))  # of each output
+    errors = abs(ours - expected) / size
+    assert errors.mean() < 1e-3
+    assert errors.max() < 1e-2  # a number in the middle of two codes may have either
+    assert np.array_equal(ours[0], ours[3])
+    assert np.array_equal(ours[1], ours[4])
+    alone, _ = run(width, 53, [both], threads=1, codes=True)
+    assert np.array_equal(alone[0], ours[0])
+
+
+def test_codes_are_half_as_large_and_near(native: CDLL) -> None:
+    """A percent of the delta, as of matrices that training begins with and adds to."""
+    deltas = [part(0, 0, (200, 16, 400))]
+    plain, coded = (run(400, 200, [deltas, []], threads=1, codes=codes)[0] for codes in (False, True))
+    error, delta = coded[0] - plain[0], plain[0] - plain[1]
+    assert np.linalg.norm(error) < 0.015 * np.linalg.norm(delta)
+    sizes = [PackedAdapter(deltas, 1, codes=codes).num_bytes for codes in (False, True)]
+    assert 1.7 < sizes[0] / sizes[1] < 2
 
 
 def test_numbers_beyond_float16(native: CDLL) -> None:

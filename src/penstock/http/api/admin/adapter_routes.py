@@ -36,6 +36,7 @@ from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.settings import PriceSettings, Settings
+from penstock.settings.sections import error_in_words
 from penstock.system import typed
 
 PATH = "/admin/adapters"
@@ -167,8 +168,11 @@ def _read_form(fields: dict[str, str]) -> tuple[str, PriceSettings | None, bool]
         raise InvalidRequest("replace must be true or false", param="replace")
     try:
         price = typed.decode_json(fields["price"], PriceSettings) if fields.get("price") else None
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"price must be a JSON object such as {{'input': 0.1}}: {error}", param="price") from None
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        raise InvalidRequest(f"price{path.strip('`$')} {error_in_words(what)}", param="price") from None
+    except msgspec.DecodeError:
+        raise InvalidRequest('price must be a JSON object such as {"input": 0.1}', param="price") from None
     return fields["name"], price, fields.get("replace") == "true"
 
 
@@ -183,7 +187,7 @@ def _add_vllm(app: App, service: Service) -> None:
         async with audited(service, request, "adapter.add", body.lora_name, details):
             entry = adapter_entry(body.lora_name, body.lora_path, param="lora_name")
             try:
-                await manager.add(entry, body.base_model_name, replace=body.load_inplace)
+                await manager.add(entry, body.base_model_name, replace=body.load_inplace, bare=True)
             except AlreadyExists as error:  # vLLM answers 400
                 raise InvalidRequest(
                     f"the lora adapter {body.lora_name!r} has already been loaded: {error.message}", param="lora_name"
@@ -194,10 +198,7 @@ def _add_vllm(app: App, service: Service) -> None:
     async def unload_lora_adapter(request: Request) -> Response:
         """Serve an adapter no longer, as with vLLM. The answer waits for its running requests."""
         manager, body = _adapters(service), read_fields(UnloadLoraAdapter, await read_object(request))
-        try:
-            model = _find(service, body.lora_name)
-        except ModelNotFound as error:
-            raise ModelNotFound(error.message, param="lora_name") from None
+        model = _find(service, body.lora_name, "lora_name")
         async with audited(service, request, "adapter.remove", model.card.name):
             await manager.remove(model, DRAIN_S)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
@@ -210,11 +211,14 @@ def _text_docs(request: type[msgspec.Struct]) -> dict[str, Any]:
     return docs
 
 
-def _find(service: Service, name: str) -> AdapterModel:
+def _find(service: Service, name: str, param: str = "name") -> AdapterModel:
     """By its id, or its name alone if that is unique."""
-    model = service.models.find(name)
+    try:
+        model = service.models.find(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(error.message, param=param) from None
     if not isinstance(model, AdapterModel):
-        raise InvalidRequest(f"{model.card.name} is not an adapter", param="name")
+        raise InvalidRequest(f"{model.card.name} is not an adapter", param=param)
     return model
 
 

@@ -1,7 +1,8 @@
 // Low-rank deltas of adapters: out += (x · Aᵀ · scale) · Bᵀ for the rows of a step that have an adapter, each with its own.
 //
-// Both matrices are panels of 16 rows, as in linear.h, of float16 or float32. The sums over inputs and ranks run in one order,
-// so a row's delta depends on its own x and adapter alone, not on the batch or the threads.
+// Both matrices are panels of 16 rows, as in linear.h, of float16 or float32, or of CODES: [cols][16] int8, and the scales of
+// the 16 rows as halves. The sums over inputs and ranks run in one order, so a row's delta depends on its own x and adapter
+// alone, not on the batch or the threads.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,14 @@
 namespace penstock {
 
 constexpr int32_t MOST_PARTS = 3;  // q, k and v
+constexpr int32_t CODES = NUM_KINDS;  // another kind
+constexpr int64_t FETCHED_AHEAD = 8192;  // bytes before those that are multiplied: an adapter of one row waits for memory
+
+// Of a panel.
+static inline int64_t panel_bytes(int32_t kind, int64_t cols) {
+    if (kind == CODES) return (cols + 2) * PANEL;
+    return cols * PANEL * (kind == F16 ? 2 : 4);
+}
 
 // Of one part of a product, such as k of q, k and v.
 struct LowRankPart {
@@ -19,7 +28,7 @@ struct LowRankPart {
     int64_t inputs, rank, outputs;
     int64_t offset;  // of the part in the product
     float scale;
-    int32_t kind;  // F16 or F32
+    int32_t kind;  // F16, F32 or CODES
 };
 
 struct Adapter {

@@ -15,8 +15,15 @@ constexpr int64_t SPLIT_BYTES = 128 << 10;  // at least: less is read sooner tha
 
 int64_t num_bytes(const LowRankPart& part) {
     if (part.a == nullptr) return 0;
-    const int64_t numbers = num_panels(part.rank) * part.inputs + num_panels(part.outputs) * part.rank;
-    return numbers * PANEL * (part.kind == F16 ? 2 : 4);
+    return num_panels(part.rank) * panel_bytes(part.kind, part.inputs) +
+           num_panels(part.outputs) * panel_bytes(part.kind, part.rank);
+}
+
+// The begin of its matrices; the kernels fetch the rest while they multiply.
+inline void fetch(const LowRankPart& part) {
+    if (part.a == nullptr) return;
+    const char* begin = static_cast<const char*>(part.a);
+    for (int64_t at = 0; at < FETCHED_AHEAD; at += 64) __builtin_prefetch(begin + at);
 }
 
 }  // namespace
@@ -79,6 +86,7 @@ void LowRankTasks::first(int64_t site, int32_t parts, const float* x, float* out
     const LowRankPart* all = unit.adapter->parts + site * MOST_PARTS;
     const int32_t from = whole ? 0 : task % parts, to = whole ? parts : from + 1;
     const int64_t* rows = rows_.data() + unit.begin;
+    if (whole && task + 1 < num_units()) fetch(units_[static_cast<size_t>(task) + 1].adapter->parts[site * MOST_PARTS]);
     for (int32_t part = from; part < to; ++part) {
         if (all[part].a == nullptr) continue;
         const int64_t panels = num_panels(all[part].rank);

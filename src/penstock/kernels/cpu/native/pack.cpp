@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "linear.h"
+#include "low_rank.h"
 #include "penstock.h"
 
 namespace penstock {
@@ -132,6 +133,80 @@ uint16_t quantize_to_int4(const float* x, uint8_t* codes) {
     return to_half(product / (squares < 1.0f ? 1.0f : squares));
 }
 
+inline float number(float stored) { return stored; }
+
+inline float number(uint16_t half) {  // without a branch; the exponent is moved by a product
+    const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fff) << 13, sign = static_cast<uint32_t>(half & 0x8000) << 16;
+    float value;
+    std::memcpy(&value, &magnitude, 4);
+    value *= 0x1p112f;
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    bits |= sign;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline float largest_size(const float* in, int64_t count) {
+    float most = 0.0f;
+    for (int64_t at = 0; at < count; ++at) most = __builtin_fabsf(in[at]) > most ? __builtin_fabsf(in[at]) : most;
+    return most;
+}
+
+inline float largest_size(const uint16_t* in, int64_t count) {  // sizes of halves are ordered as integers
+    int16_t most = 0;
+    for (int64_t at = 0; at < count; ++at) {
+        const int16_t size = static_cast<int16_t>(in[at] & 0x7fff);
+        most = size > most ? size : most;
+    }
+    return from_half(static_cast<uint16_t>(most));
+}
+
+// Matrices of smaller numbers are zeros.
+constexpr float LEAST_SIZE = 1e-25f;
+constexpr int64_t PIECE = 16;  // columns at a time
+
+template <class Stored>
+inline void to_codes(const Stored* in, float inverse, int8_t* out) {
+    int32_t codes[PIECE];
+    for (int64_t at = 0; at < PIECE; ++at)
+        codes[at] = static_cast<int32_t>(rounded(clamped(number(in[at]) * inverse, -127.0f, 127.0f)));
+    for (int64_t at = 0; at < PIECE; ++at) out[at] = static_cast<int8_t>(codes[at]);
+}
+
+template <class Stored>
+float pack_codes(const Stored* in, int64_t rows, int64_t cols, char* out) {
+    const float most = largest_size(in, rows * cols), factor = most < LEAST_SIZE ? 0.0f : most / 127.0f;
+    std::memset(out, 0, static_cast<size_t>(num_panels(rows) * panel_bytes(CODES, cols)));
+    for (int64_t first = 0; first < rows && factor > 0.0f; first += PANEL, out += panel_bytes(CODES, cols)) {
+        const int64_t count = rows - first < PANEL ? rows - first : PANEL;
+        uint16_t scales[PANEL] = {};
+        float inverses[PANEL] = {};
+        for (int64_t row = 0; row < count; ++row) {
+            scales[row] = to_half(largest_size(in + (first + row) * cols, cols) / most);
+            inverses[row] = scales[row] == 0 ? 0.0f : 1.0f / (from_half(scales[row]) * factor);
+        }
+        int8_t piece[PANEL][PIECE] = {};
+        for (int64_t col = 0; col < cols; col += PIECE) {
+            const int64_t some = cols - col < PIECE ? cols - col : PIECE;
+            for (int64_t row = 0; row < count; ++row) {
+                const Stored* from = in + (first + row) * cols + col;
+                Stored padded[PIECE] = {};
+                if (some < PIECE) {
+                    std::memcpy(padded, from, static_cast<size_t>(some) * sizeof(Stored));
+                    from = padded;
+                }
+                to_codes(from, inverses[row], piece[row]);
+            }
+            int8_t* to = reinterpret_cast<int8_t*>(out) + col * PANEL;
+            for (int64_t at = 0; at < some; ++at, to += PANEL)
+                for (int64_t row = 0; row < PANEL; ++row) to[row] = piece[row][at];
+        }
+        std::memcpy(out + cols * PANEL, scales, sizeof scales);
+    }
+    return factor;
+}
+
 }  // namespace
 }  // namespace penstock
 
@@ -153,5 +228,11 @@ void penstock_quantize_weights(const float* blocks, int64_t count, int bits, uin
         scales[block] = bits == 8 ? penstock::quantize_to_int8(blocks, codes + 32 * block)
                                   : penstock::quantize_to_int4(blocks, codes + 16 * block);
     }
+}
+
+float penstock_pack_codes(const void* in, int64_t rows, int64_t cols, int halves, void* out) {
+    char* to = static_cast<char*>(out);
+    return halves ? penstock::pack_codes(static_cast<const uint16_t*>(in), rows, cols, to)
+                  : penstock::pack_codes(static_cast<const float*>(in), rows, cols, to);
 }
 }

@@ -30,6 +30,8 @@ PENSTOCK_API void penstock_to_panels(const void* in, int64_t rows, int64_t row_b
                                      int64_t units, int unit_bytes, uint32_t flip, void* out);
 // Blocks of 32 floats to codes of 8 bits, 32 bytes a block, or 4 bits, 16 bytes a block, and a float16 scale.
 PENSTOCK_API void penstock_quantize_weights(const float* blocks, int64_t count, int bits, uint8_t* codes, uint16_t* scales);
+// Rows of float16 (`halves`) or float32 to panels of CODES, see low_rank.h. Gives the factor of their scales.
+PENSTOCK_API float penstock_pack_codes(const void* in, int64_t rows, int64_t cols, int halves, void* out);
 
 // A digest of the headers that the library was compiled with: Python checks that it describes the same structs.
 PENSTOCK_API uint32_t penstock_headers(void);
