@@ -210,12 +210,11 @@ void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end
     const int64_t tokens = work.tokens, row_bytes = work.blocks * static_cast<int64_t>(sizeof(Quantized));
 #ifdef PENSTOCK_PAIRS  // half a pair at the end of a share is left to tiles
     if constexpr (KIND > BF16) {
-        const bool few = tokens < STRIP_FROM<KIND>;
-        if (few && tokens >= PAIR_FROM<KIND>)
+        if (goes_in_pairs<KIND>(work))
             for (; end - begin >= PAIR; begin += PAIR) pair<KIND>(work, segment, begin, first_row, 0);
         if constexpr (KIND != U8_HALVES) {
             const int64_t rest = tokens % STRIP_TOKENS, most = tokens - rest;
-            for (; !few && end - begin >= PAIR; begin += PAIR) {
+            for (; tokens >= STRIP_FROM<KIND> && end - begin >= PAIR; begin += PAIR) {
                 if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, begin, first_row, most);
                 else strip<KIND, true>(work, segment, begin, first_row, most);
                 if (rest) pair<KIND>(work, segment, begin, first_row, most);

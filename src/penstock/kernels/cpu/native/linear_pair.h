@@ -19,6 +19,10 @@ alignas(64) constexpr int32_t TO_UPPER[8] = {4, 4, 4, 4, 0, 0, 0, 0};
 template <int KIND>
 constexpr int64_t PAIR_FROM = KIND == U4 || KIND == U4_OFFSET ? 3 : 2;
 
+// The same for longer rows of 8-bit codes. Measured: with two threads on one core, which share its first cache, four tokens or
+// fewer wait for memory.
+constexpr int64_t LONG_PAIR_FROM = 5;
+
 // From so many tokens on there are strips. Measured: unpacking 4-bit codes once for all tokens pays from 32 on.
 template <int KIND>
 constexpr int64_t STRIP_FROM = KIND == U4 || KIND == U4_OFFSET ? 32 : 48;
@@ -142,6 +146,14 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t)
         for (int p = 0; p < PAIR; ++p) _mm512_storeu_ps(sums + (t * PAIR + p) * PANEL, total[t][p]);
+}
+
+// Whether these are tokens for pairs.
+template <int KIND>
+bool goes_in_pairs(const Work& work) {
+    constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET;
+    const bool is_long = !NIBBLES && work.blocks * 512 > SHORT_ROW;
+    return work.tokens >= (is_long ? LONG_PAIR_FROM : PAIR_FROM<KIND>) && work.tokens < STRIP_FROM<KIND>;
 }
 
 // The two panels from `panel` on, for the tokens from `from` on: fewer than STRIP_FROM.
