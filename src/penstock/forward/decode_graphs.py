@@ -175,7 +175,7 @@ class DecodeGraphs:
         """What graphs of a size are captured with."""
         if self._adapters is None or self._tiles is None:
             return [None]
-        return [None, StepDeltas(self._adapters, self._tiles.of(size), None, size)]
+        return [None, StepDeltas(self._adapters, self._tiles.without_adapters(size), None, size)]
 
     @torch.inference_mode()
     def _compute(self, rows: Tensor, deltas: StepDeltas | None) -> tuple[Tensor, Tensor]:

@@ -65,6 +65,12 @@ class GraphTiles:
         """Of a graph of so many rows."""
         return Tiles(self._places[3 * size : 4 * size], self._places[: 3 * size].view(size, 3), FEW)
 
+    def without_adapters(self, size: int) -> Tiles:
+        """The same for its capture. Each row is in a tile, as kernels write only rows that are: else the graph would
+        compute then with memory that was never written."""
+        self.place(size).copy_(torch.from_numpy(self.packed(np.zeros(size, dtype=np.int32), size)))
+        return self.of(size)
+
     def place(self, size: int) -> Tensor:
         """Where `packed` is put."""
         return self._places[: 4 * size]

@@ -37,6 +37,10 @@ def test_tiles_have_each_row_once(numbers: list[int], rows: int) -> None:
 def test_a_graph_reads_tiles_of_all_its_rows() -> None:
     places = GraphTiles(64, torch.device("cpu"))
     for size in (1, 16, 64):
+        captured = places.without_adapters(size)
+        assert sorted(captured.order.tolist()) == list(range(size))
+        assert captured.tiles[:, 0].eq(0).all()
+        assert captured.tiles[:, 2].sum() == size
         numbers = np.array([4, 0, 4][:size], dtype=np.int32)
         places.place(size).copy_(torch.from_numpy(places.packed(numbers, size)))
         tiles = places.of(size)
