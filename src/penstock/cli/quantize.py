@@ -23,7 +23,7 @@ TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
 GGUF_TARGETS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 CALIBRATED = ("awq", "gptq")
 UNGROUPED = ("fp8", *GGUF_TARGETS)
-ROUNDED = ("int4", *GGUF_TARGETS)  # whatever a text says
+ROUNDED = ("int4", *GGUF_TARGETS)  # a text changes nothing
 # By bits of a weight: the first that divides all sizes of the model is used, unless --group says another.
 GROUPS = {4: (128, 64, 32), 8: (64, 32)}
 CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that are used

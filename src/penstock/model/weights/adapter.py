@@ -5,7 +5,8 @@ as the base's weights: rows of B where the base is split by rows, columns of A w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Literal, NamedTuple
+from io import BufferedReader
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -97,7 +98,7 @@ def _is_finite(values: Array) -> bool:
 
 
 def _read(
-    file: BinaryIO,
+    file: BufferedReader,
     tensor: StoredTensor,
     region: tuple[tuple[Span, ...], tuple[Span, ...]],
     one: LowRank,
@@ -114,7 +115,7 @@ def _read(
     for begin, end in pieces:
         piece = stored[place : place + end - begin]
         file.seek(tensor.begin + (begin * width + first) * dtype.itemsize)
-        if file.readinto(piece.view(np.uint8).data) != piece.nbytes:  # type: ignore[attr-defined]
+        if file.readinto(piece.view(np.uint8).data) != piece.nbytes:
             raise ModelInvalid(f"{files.weights} is truncated in {one.label}", param="adapter")
         place += end - begin
     values = stored if halves and tensor.dtype == "F16" else to_float32(stored)
