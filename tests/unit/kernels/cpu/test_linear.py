@@ -12,7 +12,8 @@ from torch import Tensor
 from helpers.packed_samples import linear, quantized, random_matrix, round_up, whole_codes
 from penstock.kernels.cpu.packed import BLOCK, Kind, PackedMatrix
 
-SHAPES = [(16, 32), (48, 64), (5, 96), (33, 576), (100, 33), (17, 1), (64, 1000)]
+# The last one has rows of several pieces on every processor.
+SHAPES = [(16, 32), (48, 64), (5, 96), (33, 576), (100, 33), (17, 1), (64, 1000), (35, 4500)]
 
 
 def rounded(native: ctypes.CDLL, x: Tensor) -> Tensor:

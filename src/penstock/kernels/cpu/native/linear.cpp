@@ -214,7 +214,7 @@ void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end
             for (; end - begin >= PAIR; begin += PAIR) pair<KIND>(work, segment, begin, first_row, 0);
         if constexpr (KIND != U8_HALVES) {
             const int64_t rest = tokens % STRIP_TOKENS, most = tokens - rest;
-            for (; tokens >= STRIP_FROM<KIND> && end - begin >= PAIR; begin += PAIR) {
+            for (; tokens >= STRIP_FROM && end - begin >= PAIR; begin += PAIR) {
                 if (tokens < LEVEL_TOKENS) strip<KIND, false>(work, segment, begin, first_row, most);
                 else strip<KIND, true>(work, segment, begin, first_row, most);
                 if (rest) pair<KIND>(work, segment, begin, first_row, most);

@@ -3,29 +3,47 @@
 // integers are exact, and the float sums run in the same order.
 #pragma once
 
+#include <cpuid.h>
+
 #include "linear.h"
 
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
 constexpr int PAIR = 2, PAIR_TOKENS = 4;
-constexpr int64_t PAIR_BYTES = 4096;  // of a panel's codes, for all tokens before the next: they stay in the first cache
-constexpr int64_t SHORT_ROW = 9216;  // bytes of a panel's codes up to which they are one piece: a few blocks alone cost more than they gain
 
 // Shift of a byte of two 4-bit codes, by the number of the quad, that makes that quad's code its upper half.
 alignas(64) constexpr int32_t TO_UPPER[8] = {4, 4, 4, 4, 0, 0, 0, 0};
 
-// The least tokens of a pair. Measured: one token, and two with 4-bit codes, wait for memory, which tiles read as fast or faster.
-template <int KIND>
-constexpr int64_t PAIR_FROM = KIND == U4 || KIND == U4_OFFSET ? 3 : 2;
+// How a row's panels are cut into pieces, each of which is multiplied with all tokens before the next one.
+struct Pieces {
+    bool into_second_cache;  // where the next piece is fetched to, while this one is multiplied; otherwise into the first
+    int64_t bytes;           // of a panel's codes
+    int64_t short_row;       // bytes of a panel's codes up to which they are one piece
+    // The least tokens for pairs. Measured: fewer wait for memory, which tiles of one panel read as fast or faster.
+    int64_t from_4_bit, from_8_bit, from_8_bit_long;  // long: rows of several pieces
+};
 
-// The same for longer rows of 8-bit codes. Measured: with two threads on one core, which share its first cache, four tokens or
-// fewer wait for memory.
-constexpr int64_t LONG_PAIR_FROM = 5;
+// Zen 4 computes 512-bit operations in two halves. Measured there: products do not wait for memory if it is fetched into the
+// second cache, in pieces of 16 KiB or more, and do wait if it is fetched into the first.
+constexpr Pieces OF_ZEN_4{true, 32768, 32768, 3, 3, 3};
+// Measured on Zen 5: pieces of a few blocks cost more than they gain; where two threads share a core and its first cache, four
+// tokens of long rows wait for memory.
+constexpr Pieces OF_OTHERS{false, 4096, 9216, 3, 2, 5};
 
-// From so many tokens on there are strips. Measured: unpacking 4-bit codes once for all tokens pays from 32 on.
-template <int KIND>
-constexpr int64_t STRIP_FROM = KIND == U4 || KIND == U4_OFFSET ? 32 : 48;
+// Zen 4 is the one processor of its family, 25, that has AVX-512.
+inline Pieces choose_pieces() {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx || d != signature_AMD_edx)
+        return OF_OTHERS;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return OF_OTHERS;
+    const unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
+    return family == 25 ? OF_ZEN_4 : OF_OTHERS;
+}
+
+const Pieces PIECES = choose_pieces();
+
+constexpr int64_t STRIP_FROM = 48;  // from so many tokens on there are strips
 
 // Some blocks of a panel. Those of the next panel lie behind all blocks of this one.
 struct PanelBlocks {
@@ -41,12 +59,17 @@ struct Fetch {
     int64_t from, each;  // lines of codes: where a tile begins, and how many it fetches with a block
     bool factors;        // whether it fetches scales and offsets, too
     bool whole;          // rows
-};
+    bool into_second_cache;
 
-// Fetches the line of a byte of two pieces, which have `half` bytes each and begin `stride` bytes apart.
-inline void fetch_line(const void* pieces, int64_t byte, int64_t half, int64_t stride) {
-    _mm_prefetch(static_cast<const char*>(pieces) + byte + (byte >= half ? stride - half : 0), _MM_HINT_T0);
-}
+    void line(const void* address) const {
+        if (into_second_cache) _mm_prefetch(address, _MM_HINT_T1);
+        else _mm_prefetch(address, _MM_HINT_T0);
+    }
+    // The line of a byte of two pieces, which have `half` bytes each and begin `stride` bytes apart.
+    void line_of_two(const void* pieces, int64_t byte, int64_t half, int64_t stride) const {
+        line(static_cast<const char*>(pieces) + byte + (byte >= half ? stride - half : 0));
+    }
+};
 
 // Adds the products of `count` blocks with T tokens to `sums` [T][32], or writes them there if they are the row's first ones.
 // `blocks` is the number of blocks of a row of the matrix and of x.
@@ -66,18 +89,19 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
         if (fetch.whole) {
             const int64_t line = fetch.from + b * fetch.each, end = smaller(line + fetch.each, PAIR * count * BYTES / 64);
             for (int64_t byte = line * 64; byte < end * 64; byte += 64)
-                fetch_line(fetch.blocks.codes, byte, count * BYTES, blocks * BYTES);
+                fetch.line_of_two(fetch.blocks.codes, byte, count * BYTES, blocks * BYTES);
         } else {
             constexpr int64_t LINES = BYTES / 64;
             const int64_t line = fetch.from / count, end = smaller(line + fetch.each, PAIR * LINES);
             for (int64_t at = line; at < end; ++at)
-                _mm_prefetch(fetch.blocks.codes + (at / LINES * blocks + b) * BYTES + at % LINES * 64, _MM_HINT_T0);
+                fetch.line(fetch.blocks.codes + (at / LINES * blocks + b) * BYTES + at % LINES * 64);
         }
         if (fetch.factors) {
             constexpr int64_t OF_SCALES = SCALES * sizeof(uint16_t), OF_OFFSETS = PANEL * sizeof(uint16_t);
             for (int64_t byte = PAIR * b * OF_SCALES; byte < PAIR * (b + 1) * OF_SCALES; byte += 64)
-                fetch_line(fetch.blocks.scales, byte, count * OF_SCALES, blocks * OF_SCALES);
-            if (OFFSET) fetch_line(fetch.blocks.offsets, PAIR * b * OF_OFFSETS, count * OF_OFFSETS, blocks * OF_OFFSETS);
+                fetch.line_of_two(fetch.blocks.scales, byte, count * OF_SCALES, blocks * OF_SCALES);
+            if (OFFSET)
+                fetch.line_of_two(fetch.blocks.offsets, PAIR * b * OF_OFFSETS, count * OF_OFFSETS, blocks * OF_OFFSETS);
         }
         __m512i products[T][PAIR], others[T][PAIR];  // of the first and the last 16 inputs: one chain would wait for itself
 #pragma GCC unroll 8
@@ -160,8 +184,8 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
 template <int KIND>
 bool goes_in_pairs(const Work& work) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET;
-    const bool is_long = !NIBBLES && work.blocks * 512 > SHORT_ROW;
-    return work.tokens >= (is_long ? LONG_PAIR_FROM : PAIR_FROM<KIND>) && work.tokens < STRIP_FROM<KIND>;
+    const int64_t from_8_bit = work.blocks * 512 > PIECES.short_row ? PIECES.from_8_bit_long : PIECES.from_8_bit;
+    return work.tokens >= (NIBBLES ? PIECES.from_4_bit : from_8_bit) && work.tokens < STRIP_FROM;
 }
 
 // The two panels from `panel` on, for the tokens from `from` on: fewer than STRIP_FROM.
@@ -170,11 +194,11 @@ void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     constexpr int64_t BYTES = NIBBLES ? 256 : 512, LINES = PAIR * BYTES / 64;
     constexpr int64_t SCALES = KIND == U8_HALVES ? 2 * PANEL : PANEL;
-    alignas(64) float sums[STRIP_FROM<KIND>][PAIR * PANEL];
+    alignas(64) float sums[STRIP_FROM][PAIR * PANEL];
     const int64_t blocks = work.blocks, row = panel * PANEL;
     const int64_t rows = smaller(segment.rows - row, PAIR * PANEL), tokens = work.tokens - from;
     const int64_t tiles = (tokens + PAIR_TOKENS - 1) / PAIR_TOKENS;
-    const int64_t bytes = blocks * BYTES, chunks = bytes <= SHORT_ROW ? 1 : (bytes + PAIR_BYTES - 1) / PAIR_BYTES;
+    const int64_t bytes = blocks * BYTES, chunks = bytes <= PIECES.short_row ? 1 : (bytes + PIECES.bytes - 1) / PIECES.bytes;
     const auto blocks_at = [&](int64_t block) -> PanelBlocks {
         return {static_cast<const uint8_t*>(segment.codes) + block * BYTES, segment.scales + block * SCALES,
                 OFFSET ? segment.offsets + block * PANEL : nullptr};
@@ -187,7 +211,7 @@ void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first
             const int64_t token = tile * PAIR_TOKENS;
             const Quantized* x = work.quantized + (from + token) * blocks + begin;
             const int64_t each = (LINES + tiles - 1) / tiles;
-            const Fetch fetch{next, tile * each * (end - begin), each, tile == 0, chunks == 1};
+            const Fetch fetch{next, tile * each * (end - begin), each, tile == 0, chunks == 1, PIECES.into_second_cache};
             const auto add = [&](auto tile_of) { tile_of(here, fetch, end - begin, blocks, x, chunk == 0, sums[token]); };
             switch (tokens - token) {
                 case 1: add(pair_tile<KIND, 1>); break;
