@@ -122,13 +122,13 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         "beyond it clients get a 429",
         "tenants that fill it get 429",
     ),
-    "How do I point the Claude command line tool at my own box?": ("Claude Code works with `ANTHROPIC_BASE_URL`",),
+    "How do I point the Claude command line tool at my own box?": ("**Claude Code** works with `ANTHROPIC_BASE_URL`",),
     "Can my LangChain app that talks to ollama be switched over without changes?": (
         "with LangChain, LlamaIndex",
         "Point a client to the server (`OLLAMA_HOST",
     ),
     "How do I continue an earlier conversation without sending it again?": (
-        "continues its conversation without its `instructions`",
+        "`previous_response_id` continues a conversation without its `instructions`",
     ),
     "My React frontend gets blocked by the browser when it calls the API": ("--allow-origin https://app.example",),
     "I get error 421 when I use my hostname": (
@@ -139,7 +139,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     "What happens if the user closes the tab while the answer is being written?": (
         "cancels its request within a step or two",
     ),
-    "The GPU process got stuck, does it recover by itself?": ("it is killed and replaced as above",),
+    "The GPU process got stuck, does it recover by itself?": ("the server kills and replaces it as above",),
     "How many seconds do running answers get when I press Ctrl-C?": ("`--drain-s` seconds (30)",),
     "What do clients see while the weights are still being downloaded?": (
         "The server listens before its model is loaded",
@@ -155,10 +155,10 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     "I want the reply to be exactly one of three words": ('{"type": "choice"', "--choice yes --choice no"),
     "Why was my reply cut although the schema isn't satisfied?": (
         "truncated; the output is a prefix of valid output",
-        "may run to `max_tokens`: set bounds",
+        "without `maxItems`, may run to `max_tokens`",
     ),
     "Can I stop the model from thinking too long?": (
-        "limit the reasoning: after that many tokens",
+        "limit the reasoning. After that many tokens",
         "the engine closes the reasoning after that many tokens",
     ),
     "How do I let the model call my function, and force it to?": (
@@ -168,7 +168,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "Which parts of a Pydantic schema can't be enforced?": (
         "Not supported, and rejected with an error that names it",
-        "the grammar omits what cannot be enforced",
+        "the grammar omits keywords that it cannot enforce",
     ),
     "My regular expression is rejected as too complex": ("constraints that become too complex", "50,000 repetitions"),
     "Does recording everything make the server slower?": ("tok/s with events ÷ without",),
@@ -188,7 +188,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "How do I see the odds of each candidate word at a position?": (
         "the distribution after each stage",
-        "Next-token probabilities of the model, and after each stage",
+        "The lab shows the next-token probabilities of the model and after each stage",
         "coloured by the probability the model gave each one",
         "the logits after a prompt, through every stage",
     ),
@@ -211,12 +211,12 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         "`kept`, `cut`, `dropped`, `summarized`",
         "With `trace: true` the response has `context`",
         "*Context assembly* lists what became of each part",
-        "stands what was kept, cut and dropped",
+        "you see what was kept, cut and dropped",
         '"trace": true',
     ),
-    "Always include the manual, whatever the question": ("`pinned` ones are never cut or dropped",),
+    "Always include the manual, whatever the question": ("`pinned` documents are never cut or dropped",),
     "How much room is set aside for the reply?": ("reserved for the answer; at least `max_tokens`",),
-    "How do I edit an earlier message and try again in the browser?": ("messages edited; earlier versions stay",),
+    "How do I edit an earlier message and try again in the browser?": ("edit messages. Earlier versions stay",),
 }
 
 # As people ask who know the terms of the field.
@@ -280,7 +280,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "guided_json and guided_regex as in vLLM": ("`guided_json`, `guided_regex`",),
     "Is uniqueItems supported in JSON schemas?": (
         "rejected with an error that names it: `not`, `if`, `uniqueItems`",
-        "cannot be enforced: `propertyNames`, `uniqueItems`",
+        "keywords that it cannot enforce: `propertyNames`, `uniqueItems`",
     ),
     "tool_choice required and parallel_tool_calls": ("`required`: at least one call",),
     "How much memory and CPU time may the compilation of a grammar take?": ("five seconds of CPU time",),
@@ -292,8 +292,8 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "expected tokens per verification by acceptance rate": ("1 + a + a²",),
     "Erlang C waiting time of replicas": ("the probability of Erlang C",),
     "Which history policies are there when turns have no room?": ("| `drop_oldest` |",),
-    "Can documents be pinned so that they are never cut?": ("`pinned` ones are never cut or dropped",),
-    "How is the KV block map shown in the web interface?": ("Every KV block: free, in use",),
+    "Can documents be pinned so that they are never cut?": ("`pinned` documents are never cut or dropped",),
+    "How is the KV block map shown in the web interface?": ("The page shows every KV block (free, in use",),
     "How do I build the UI with Node.js?": ("`make ui` builds by hand", "with Node.js 20.19"),
 }
 
@@ -322,7 +322,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     ),
     "What does the sampling lab show of the next token?": (
         "the distribution after each stage",
-        "Next-token probabilities of the model, and after each stage",
+        "The lab shows the next-token probabilities of the model and after each stage",
         "the logits after a prompt, through every stage",
     ),
     "How do I set SLO objectives and get alerts by webhook?": ("--slo-webhook", "slo_webhook"),
@@ -343,7 +343,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "Which model takes over when another fails, and within which deadline?": ("fallback_deadline_s",),
     "How does model auto choose by size class?": ("counts signals of the parsed request",),
     "How do I serve several models with [[models]] in the config?": (
-        "`[[models]]` in the settings file says more about each",
+        "`[[models]]` in the settings file has more options for each",
         'name = "coder"',
     ),
     "How do Claude Code and the Anthropic SDK connect to /v1/messages?": (
@@ -351,7 +351,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         "anthropic.Anthropic(base_url",
     ),
     "What is previous_response_id, and how long are responses stored?": (
-        "continues its conversation without its `instructions`",
+        "`previous_response_id` continues a conversation without its `instructions`",
         "the 4096 most recently used",
     ),
     "Which routes of Ollama are there, and what does keep_alive do?": (
