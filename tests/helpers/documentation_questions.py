@@ -64,7 +64,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         "rotate and revoke it",
     ),
     "How do I cap what a customer can spend in a month?": ("| `usd_per_day`, `usd_per_month` |",),
-    "What happens to throttling when our Redis goes down?": ("**Redis away.**",),
+    "What happens to throttling when our Redis goes down?": ("**If Redis does not answer**",),
     "Do I pay for an answer when the caller hangs up halfway?": ("because its client disconnects or stops reading",),
     "How do I get a spreadsheet of what each team consumed?": (
         "format=csv",
@@ -93,7 +93,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "My Prometheus gets a 403 with its token, what permission is it missing?": (
         "| `observe` | `/metrics`",
-        "has them for keys with the scope `admin` beside `observe`",
+        "has them only for keys with both scopes `admin` and `observe`",
         "A key without the scope gets a 403",
     ),
     "How is it decided which copy of the model gets my question?": (
@@ -245,7 +245,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "How do I rotate an API key with a grace period?": ("`rotate ID --grace 1h`",),
     "Which scope is needed to read /metrics?": (
         "| `observe` | `/metrics`",
-        "has them for keys with the scope `admin` beside `observe`",
+        "has them only for keys with both scopes `admin` and `observe`",
     ),
     "Are tokens_per_minute counted in a sliding window?": ("windows slide",),
     "What does x-ratelimit-remaining-tokens say?": ("x-ratelimit-limit-requests",),
@@ -253,7 +253,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "Does the audit log record who unloaded a model?": ("loaded, unloaded, put to sleep, woken or pulled",),
     "virtual token counter and weights of tenants": ("virtual token counter in its tier",),
     "Is the prefix cache shared between tenants?": (
-        "no other tenant sees: cached prefixes",
+        "The keys of a tenant share its cached prefixes",
         "request records and stored responses are visible to it alone",
         "never share blocks",
         "sees its own requests, sequences and cached prefixes",
