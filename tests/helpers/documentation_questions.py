@@ -326,7 +326,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         "the logits after a prompt, through every stage",
     ),
     "How do I set SLO objectives and get alerts by webhook?": ("--slo-webhook", "slo_webhook"),
-    "Which Prometheus metrics are there?": ("time_to_first_token_seconds", "names and buckets follow the conventions"),
+    "Which Prometheus metrics are there?": ("time_to_first_token_seconds", "Names and buckets follow the conventions"),
     "How do I export traces to OpenTelemetry, and logs as JSON?": ("--otel-endpoint",),
     "How is the memory of the KV cache per token computed?": ("2 · L · K · d",),
     "How does tensor parallelism over several devices change the plan?": (
