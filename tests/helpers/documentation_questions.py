@@ -15,8 +15,8 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "Will a huge offline job slow down people who are chatting?": (
         "Interactive requests come first",
-        "with what interactive requests leave free",
-        "Beside a running batch",
+        "use the capacity that interactive requests leave free",
+        "Measured beside a running batch",
         "Lines of batches come last under every policy",
     ),
     "One of my lines has a typo in its body. Does the whole job get thrown away?": (
@@ -41,7 +41,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "How do I make sure the model never prints credit card numbers?": (
         "patterns = ['sk-",
-        "Rules say what may not go into a model",
+        "Safety rules block texts on their way into a model",
     ),
     "Can I have my own classifier look at each message, and what if it's down?": (
         "`module:function`** is imported at start",
@@ -50,7 +50,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         'hook = "https',
     ),
     "What does the user see when a forbidden word turns up in the middle of a stream?": (
-        "The client gets what stands before the match",
+        "The client gets the text before the match",
         '`finish_reason: "content_filter"`, `stop_reason`',
     ),
     "Could somebody slow the server to a crawl with a nasty regular expression?": (
@@ -111,7 +111,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "What if the provider I forward to is unavailable?": (
         "or its upstream fails, the request goes to the next model",
-        "everything else that is not an answer `upstream_failed`",
+        "Everything else that is not an answer becomes `upstream_failed`",
     ),
     "How do I free the GPU at night without stopping the process?": (
         "releases weights and KV cache of a model",
@@ -261,7 +261,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "PostgreSQL URL for several servers": ("postgresql://user@host/name", "they need the same `--database`"),
     "How does the prefix routing policy choose a replica?": ("fewest tokens to wait for",),
     "When does the circuit breaker open, and for how long?": ("gets no requests for 5 s",),
-    "Which capabilities can an upstream declare?": ("are declared, default `chat`",),
+    "Which capabilities can an upstream declare?": ("are declared; the default is `chat`",),
     "How long is an idle model kept loaded with keep_alive?": (
         'keep_alive = "10m"',
         "how long the idle model stays loaded",
@@ -302,7 +302,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "Which requests go first, those of a batch or those of clients that wait?": (
         "Interactive requests come first",
         "Lines of batches come last under every policy",
-        "with what interactive requests leave free",
+        "use the capacity that interactive requests leave free",
     ),
     "What happens to a batch when the server crashes or restarts?": (
         "at any moment the next server resumes",
