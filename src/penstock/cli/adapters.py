@@ -46,7 +46,7 @@ def list_adapters(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("source")
 @click.option("--model", help="The base, if the server has several. [default: its first model]")
 @click.option("--upload", is_flag=True, help="SOURCE is a folder or .gguf file on this machine: send it to the server.")
-@click.option("--replace", is_flag=True, help="An adapter of the same name makes way.")
+@click.option("--replace", is_flag=True, help="Replace an adapter of the same name.")
 @server_option
 @json_option
 @debug_option

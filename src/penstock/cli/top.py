@@ -22,7 +22,7 @@ RATES = ("tokens_per_s", "prompt_tokens_per_s")
 
 @click.command()
 @click.argument("url", default=DEFAULT_URL)
-@click.option("--interval", type=click.FloatRange(0.1, 5), default=1.0, show_default=True, help="Seconds a frame.")
+@click.option("--interval", type=click.FloatRange(0.1, 5), default=1.0, show_default=True, help="Seconds per frame.")
 @click.option("--model", help="The model whose steps and KV cache are shown. [default: the first]")
 @click.option("--replica", type=click.IntRange(min=0), help="The number of its replica. [default: 0]")
 @click.option("--once", is_flag=True, help="Print one frame and end, for scripts.")
