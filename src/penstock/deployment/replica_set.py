@@ -274,12 +274,12 @@ class ReplicaSet:
         return min(_answering(ready), key=lambda replica: replica.open, default=None)
 
     def _distribute(self, _: dict[str, Any]) -> None:
-        """A replica is ready: it takes over what others that died have left."""
+        """A replica is ready: it takes over the requests of replicas that died."""
         for replica in self.replicas:
             if replica.state is not State.READY:
                 replica.hand_off()
 
 
 def _answering(ready: list[Replica]) -> list[Replica]:
-    """Those that answer requests: prefill replicas only while there is no other."""
+    """The replicas that answer requests; prefill replicas only while there is no other."""
     return [replica for replica in ready if replica.role is not Role.PREFILL] or ready

@@ -260,6 +260,6 @@ def _shortened(request: Request, max_tokens: int) -> Request:
 
 
 def _degraded(first: Target, target: Target, error: PenstockError) -> str:
-    """What the client is told about an answer that is not the first attempt's."""
+    """The warning for the client if the answer is not from the first attempt."""
     shorter = f", at most {target.max_tokens} tokens" if target.max_tokens is not None else ""
     return f"answered by {target.model.card.name} after {first.model.card.name} failed ({error.code}){shorter}"

@@ -116,7 +116,7 @@ class AdapterLine:
         return released
 
     def _load(self, sequence: Sequence, adapter: Adapter, free_slots: int) -> bool:
-        """False: those behind it may not load theirs before."""
+        """False: sequences after it may not load theirs before."""
         if len(self._loading) + len(self._released) >= max(1, free_slots):
             return False
         if self._adapters.start(adapter):
