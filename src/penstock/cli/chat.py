@@ -36,7 +36,7 @@ def chat(system: str | None, plain: bool, **values: Any) -> None:
     A Penstock server at the default address answers if it has the model (a line says so); else it is loaded here.
     """
     if sys.stdin is None:
-        raise InvalidRequest("standard input is closed: chat needs one to read messages from")
+        raise InvalidRequest("standard input is closed: chat reads messages from it")
     sampling_params({}, dict(values))
     chosen = {name: values[name] for name in ("server", "local", "api_key")}
 

@@ -70,7 +70,7 @@ def _stream(model: TalkingModel, question: str | list[Message], params: Sampling
 
 def _text_of(prompt: str) -> str:
     if prompt == "-" and sys.stdin is None:
-        raise InvalidRequest("standard input is closed: there is no prompt to read", param="prompt")
+        raise InvalidRequest('standard input is closed: the prompt "-" is read from it', param="prompt")
     try:
         text = sys.stdin.read() if prompt == "-" else prompt
         text.encode()  # by the locale, other bytes fail to be read or come as halves of surrogate pairs

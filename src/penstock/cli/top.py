@@ -37,7 +37,7 @@ def top(url: str, interval: float, model: str | None, replica: int | None, once:
 
     remote, console = Remote(url, api_key), Console(highlight=False)
     if not once and not console.is_terminal:
-        raise InvalidRequest("this is no terminal: --once prints a single frame", param="once")
+        raise InvalidRequest("standard output is not a terminal; --once prints a single frame", param="once")
     source = {name: value for name, value in (("model", model), ("replica", replica)) if value is not None}
     frames = snapshots(remote, interval, source)
     first = next(frames)  # what is wrong with the address or the key is said before the screen is taken

@@ -145,7 +145,9 @@ class CacheSettings(Section, frozen=True):
             )
         if not self.prefix_caching:
             raise InvalidSetting(
-                "kv_events: without prefix_caching no block stays cached: leave one of them out", param="kv_events"
+                "kv_events: without prefix_caching no block stays cached: turn prefix_caching on, or leave kv_events "
+                "out",
+                param="kv_events",
             )
 
     def for_replica(self, number: int) -> CacheSettings:
