@@ -36,7 +36,8 @@ from penstock.flow import Message, SamplingParams
 def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, plain: bool, **values: Any) -> None:
     """Answer PROMPT ("-" reads it from standard input).
 
-    A Penstock server at the default address answers if it has the model (a line says so); else it is loaded here.
+    A Penstock server at the default address answers if it has the model (a line says so). Otherwise the model is
+    loaded here.
     """
     text = _text_of(prompt)
     if not text.strip():
