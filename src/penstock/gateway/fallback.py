@@ -2,8 +2,8 @@
 
     attempt ──fails before the first output──► next model of the chain ──…──► all failed: a pause, another round
 
-The unit of retry is the parsed request. Nothing is retried once the client may have seen output. A failure that another
-attempt cannot mend (an invalid field) is the answer. All attempts together have a deadline.
+A retry sends the parsed request again. Nothing is retried once the client may have seen output. If another
+attempt cannot help (an invalid field), the failure is the answer. All attempts together have a deadline.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Sequences that wait for their adapters to be in memory, and who may run before them.
 
-The planner sets a sequence aside when its turn comes and its adapter is not resident. Sequences behind it whose
-adapters are resident, or that have none, go on: they are preferred. Adapters are loaded in policy order, in place of
-those that nobody uses, and no more of them than can be admitted soon. Once `MAX_OVERTAKES` sequences with adapters
-have started while the first in line found no room, no others do until it has: so the adapters in use become free, and
-no adapter waits forever.
+The planner sets a sequence aside when its turn comes and its adapter is not resident. Sequences after it whose
+adapters are resident, or that have none, are preferred and continue. Adapters are loaded in policy order. They replace
+adapters that nobody uses, and no more are loaded than can be admitted soon. Once `MAX_OVERTAKES` sequences with
+adapters have started while the first in line found no room, no others start until it has room. So the adapters in use
+become free, and no adapter waits forever.
 """
 
 from __future__ import annotations
