@@ -1,8 +1,8 @@
 """The replicas of one model: each an engine process with its share of the machine.
 
 When one dies, the others take over the requests whose clients have seen no output (`Replica.hand_off`), and it is
-restarted. `scale` changes the number of replicas while they serve: a new one takes requests once it is up, and a removed
-one finishes its requests first.
+restarted. `scale` changes the number of replicas while they serve: a new one takes requests once it is up, and a
+removed one finishes its requests first.
 """
 
 from __future__ import annotations

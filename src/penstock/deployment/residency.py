@@ -5,8 +5,8 @@
 
 A request for a model that is not loaded, or asleep, waits until it is ready. If there is no room, models that are not
 pinned make way, the least recently used first: a busy one takes no more requests (they wait for its return), finishes
-those it has, and is unloaded then. So nothing is lost when models are swapped under load. A load that has begun continues
-if its client disconnects, since other clients may wait for it too.
+those it has, and is unloaded then. So nothing is lost when models are swapped under load. A load that has begun
+continues if its client disconnects, since other clients may wait for it too.
 """
 
 from __future__ import annotations

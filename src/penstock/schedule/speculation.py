@@ -2,8 +2,8 @@
 
 A sequence has a credit, in units of the time in which a step draws one token. Drafts cost the time by which they
 lengthen the step, right drafts earn the tokens they save, and every output token earns a little. So a sequence whose
-drafts are never right loses at most `FIRST_CREDIT` and `TOKEN_CREDIT` per token against one without drafts. The backend,
-which sees the proposals, decides whether a draft is worth its price (`speculate.draft_length`).
+drafts are never right loses at most `FIRST_CREDIT` and `TOKEN_CREDIT` per token against one without drafts. The
+backend, which sees the proposals, decides whether a draft is worth its price (`speculate.draft_length`).
 """
 
 from __future__ import annotations
