@@ -101,7 +101,7 @@ def test_bytes_of_the_weights(folder: Path, tmp_path: Path) -> None:
         ),
         (
             lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}),
-            "no use for: model.layers.0.self_attn.q_proj.bias",
+            "does not use: model.layers.0.self_attn.q_proj.bias",
         ),
         (
             lambda t: t.update({"model.norm.weight": torch.zeros(63)}),
