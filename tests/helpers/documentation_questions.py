@@ -15,8 +15,8 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "Will a huge offline job slow down people who are chatting?": (
         "Interactive requests come first",
-        "with what interactive requests leave free",
-        "Beside a running batch",
+        "use the capacity that interactive requests leave free",
+        "Measured beside a running batch",
         "Lines of batches come last under every policy",
     ),
     "One of my lines has a typo in its body. Does the whole job get thrown away?": (
@@ -41,7 +41,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "How do I make sure the model never prints credit card numbers?": (
         "patterns = ['sk-",
-        "Rules say what may not go into a model",
+        "Safety rules block texts on their way into a model",
     ),
     "Can I have my own classifier look at each message, and what if it's down?": (
         "`module:function`** is imported at start",
@@ -50,7 +50,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         'hook = "https',
     ),
     "What does the user see when a forbidden word turns up in the middle of a stream?": (
-        "The client gets what stands before the match",
+        "The client gets the text before the match",
         '`finish_reason: "content_filter"`, `stop_reason`',
     ),
     "Could somebody slow the server to a crawl with a nasty regular expression?": (
@@ -64,7 +64,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         "rotate and revoke it",
     ),
     "How do I cap what a customer can spend in a month?": ("| `usd_per_day`, `usd_per_month` |",),
-    "What happens to throttling when our Redis goes down?": ("**Redis away.**",),
+    "What happens to throttling when our Redis goes down?": ("**If Redis does not answer**",),
     "Do I pay for an answer when the caller hangs up halfway?": ("because its client disconnects or stops reading",),
     "How do I get a spreadsheet of what each team consumed?": (
         "format=csv",
@@ -93,7 +93,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "My Prometheus gets a 403 with its token, what permission is it missing?": (
         "| `observe` | `/metrics`",
-        "has them for keys with the scope `admin` beside `observe`",
+        "has them only for keys with both scopes `admin` and `observe`",
         "A key without the scope gets a 403",
     ),
     "How is it decided which copy of the model gets my question?": (
@@ -111,7 +111,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "What if the provider I forward to is unavailable?": (
         "or its upstream fails, the request goes to the next model",
-        "everything else that is not an answer `upstream_failed`",
+        "Everything else that is not an answer becomes `upstream_failed`",
     ),
     "How do I free the GPU at night without stopping the process?": (
         "releases weights and KV cache of a model",
@@ -122,13 +122,13 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         "beyond it clients get a 429",
         "tenants that fill it get 429",
     ),
-    "How do I point the Claude command line tool at my own box?": ("Claude Code works with `ANTHROPIC_BASE_URL`",),
+    "How do I point the Claude command line tool at my own box?": ("**Claude Code** works with `ANTHROPIC_BASE_URL`",),
     "Can my LangChain app that talks to ollama be switched over without changes?": (
         "with LangChain, LlamaIndex",
         "Point a client to the server (`OLLAMA_HOST",
     ),
     "How do I continue an earlier conversation without sending it again?": (
-        "continues its conversation without its `instructions`",
+        "`previous_response_id` continues a conversation without its `instructions`",
     ),
     "My React frontend gets blocked by the browser when it calls the API": ("--allow-origin https://app.example",),
     "I get error 421 when I use my hostname": (
@@ -139,7 +139,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     "What happens if the user closes the tab while the answer is being written?": (
         "cancels its request within a step or two",
     ),
-    "The GPU process got stuck, does it recover by itself?": ("it is killed and replaced as above",),
+    "The GPU process got stuck, does it recover by itself?": ("the server kills and replaces it as above",),
     "How many seconds do running answers get when I press Ctrl-C?": ("`--drain-s` seconds (30)",),
     "What do clients see while the weights are still being downloaded?": (
         "The server listens before its model is loaded",
@@ -155,10 +155,10 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     "I want the reply to be exactly one of three words": ('{"type": "choice"', "--choice yes --choice no"),
     "Why was my reply cut although the schema isn't satisfied?": (
         "truncated; the output is a prefix of valid output",
-        "may run to `max_tokens`: set bounds",
+        "without `maxItems`, may run to `max_tokens`",
     ),
     "Can I stop the model from thinking too long?": (
-        "limit the reasoning: after that many tokens",
+        "limit the reasoning. After that many tokens",
         "the engine closes the reasoning after that many tokens",
     ),
     "How do I let the model call my function, and force it to?": (
@@ -168,7 +168,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "Which parts of a Pydantic schema can't be enforced?": (
         "Not supported, and rejected with an error that names it",
-        "the grammar omits what cannot be enforced",
+        "the grammar omits keywords that it cannot enforce",
     ),
     "My regular expression is rejected as too complex": ("constraints that become too complex", "50,000 repetitions"),
     "Does recording everything make the server slower?": ("tok/s with events ÷ without",),
@@ -188,7 +188,7 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
     ),
     "How do I see the odds of each candidate word at a position?": (
         "the distribution after each stage",
-        "Next-token probabilities of the model, and after each stage",
+        "The lab shows the next-token probabilities of the model and after each stage",
         "coloured by the probability the model gave each one",
         "the logits after a prompt, through every stage",
     ),
@@ -211,12 +211,12 @@ PARAPHRASED: dict[str, tuple[str, ...]] = {
         "`kept`, `cut`, `dropped`, `summarized`",
         "With `trace: true` the response has `context`",
         "*Context assembly* lists what became of each part",
-        "stands what was kept, cut and dropped",
+        "you see what was kept, cut and dropped",
         '"trace": true',
     ),
-    "Always include the manual, whatever the question": ("`pinned` ones are never cut or dropped",),
+    "Always include the manual, whatever the question": ("`pinned` documents are never cut or dropped",),
     "How much room is set aside for the reply?": ("reserved for the answer; at least `max_tokens`",),
-    "How do I edit an earlier message and try again in the browser?": ("messages edited; earlier versions stay",),
+    "How do I edit an earlier message and try again in the browser?": ("edit messages. Earlier versions stay",),
 }
 
 # As people ask who know the terms of the field.
@@ -245,7 +245,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "How do I rotate an API key with a grace period?": ("`rotate ID --grace 1h`",),
     "Which scope is needed to read /metrics?": (
         "| `observe` | `/metrics`",
-        "has them for keys with the scope `admin` beside `observe`",
+        "has them only for keys with both scopes `admin` and `observe`",
     ),
     "Are tokens_per_minute counted in a sliding window?": ("windows slide",),
     "What does x-ratelimit-remaining-tokens say?": ("x-ratelimit-limit-requests",),
@@ -253,7 +253,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "Does the audit log record who unloaded a model?": ("loaded, unloaded, put to sleep, woken or pulled",),
     "virtual token counter and weights of tenants": ("virtual token counter in its tier",),
     "Is the prefix cache shared between tenants?": (
-        "no other tenant sees: cached prefixes",
+        "The keys of a tenant share its cached prefixes",
         "request records and stored responses are visible to it alone",
         "never share blocks",
         "sees its own requests, sequences and cached prefixes",
@@ -261,7 +261,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "PostgreSQL URL for several servers": ("postgresql://user@host/name", "they need the same `--database`"),
     "How does the prefix routing policy choose a replica?": ("fewest tokens to wait for",),
     "When does the circuit breaker open, and for how long?": ("gets no requests for 5 s",),
-    "Which capabilities can an upstream declare?": ("are declared, default `chat`",),
+    "Which capabilities can an upstream declare?": ("are declared; the default is `chat`",),
     "How long is an idle model kept loaded with keep_alive?": (
         'keep_alive = "10m"',
         "how long the idle model stays loaded",
@@ -280,7 +280,7 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "guided_json and guided_regex as in vLLM": ("`guided_json`, `guided_regex`",),
     "Is uniqueItems supported in JSON schemas?": (
         "rejected with an error that names it: `not`, `if`, `uniqueItems`",
-        "cannot be enforced: `propertyNames`, `uniqueItems`",
+        "keywords that it cannot enforce: `propertyNames`, `uniqueItems`",
     ),
     "tool_choice required and parallel_tool_calls": ("`required`: at least one call",),
     "How much memory and CPU time may the compilation of a grammar take?": ("five seconds of CPU time",),
@@ -292,8 +292,8 @@ IN_TERMS: dict[str, tuple[str, ...]] = {
     "expected tokens per verification by acceptance rate": ("1 + a + a²",),
     "Erlang C waiting time of replicas": ("the probability of Erlang C",),
     "Which history policies are there when turns have no room?": ("| `drop_oldest` |",),
-    "Can documents be pinned so that they are never cut?": ("`pinned` ones are never cut or dropped",),
-    "How is the KV block map shown in the web interface?": ("Every KV block: free, in use",),
+    "Can documents be pinned so that they are never cut?": ("`pinned` documents are never cut or dropped",),
+    "How is the KV block map shown in the web interface?": ("The page shows every KV block (free, in use",),
     "How do I build the UI with Node.js?": ("`make ui` builds by hand", "with Node.js 20.19"),
 }
 
@@ -302,7 +302,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "Which requests go first, those of a batch or those of clients that wait?": (
         "Interactive requests come first",
         "Lines of batches come last under every policy",
-        "with what interactive requests leave free",
+        "use the capacity that interactive requests leave free",
     ),
     "What happens to a batch when the server crashes or restarts?": (
         "at any moment the next server resumes",
@@ -322,11 +322,11 @@ FIRST: dict[str, tuple[str, ...]] = {
     ),
     "What does the sampling lab show of the next token?": (
         "the distribution after each stage",
-        "Next-token probabilities of the model, and after each stage",
+        "The lab shows the next-token probabilities of the model and after each stage",
         "the logits after a prompt, through every stage",
     ),
     "How do I set SLO objectives and get alerts by webhook?": ("--slo-webhook", "slo_webhook"),
-    "Which Prometheus metrics are there?": ("time_to_first_token_seconds", "names and buckets follow the conventions"),
+    "Which Prometheus metrics are there?": ("time_to_first_token_seconds", "Names and buckets follow the conventions"),
     "How do I export traces to OpenTelemetry, and logs as JSON?": ("--otel-endpoint",),
     "How is the memory of the KV cache per token computed?": ("2 · L · K · d",),
     "How does tensor parallelism over several devices change the plan?": (
@@ -343,7 +343,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "Which model takes over when another fails, and within which deadline?": ("fallback_deadline_s",),
     "How does model auto choose by size class?": ("counts signals of the parsed request",),
     "How do I serve several models with [[models]] in the config?": (
-        "`[[models]]` in the settings file says more about each",
+        "`[[models]]` in the settings file has more options for each",
         'name = "coder"',
     ),
     "How do Claude Code and the Anthropic SDK connect to /v1/messages?": (
@@ -351,7 +351,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         "anthropic.Anthropic(base_url",
     ),
     "What is previous_response_id, and how long are responses stored?": (
-        "continues its conversation without its `instructions`",
+        "`previous_response_id` continues a conversation without its `instructions`",
         "the 4096 most recently used",
     ),
     "Which routes of Ollama are there, and what does keep_alive do?": (

@@ -3,17 +3,17 @@ requests. Knows neither HTTP nor engines: a `Dispatch` answers a line, a `Capaci
 
     records        files, batches, lines and results, as the other modules exchange them
     tables, store  the same in a database: every change of a batch is one transaction
-    protocol       what the place of files and batches has to have
+    protocol       what a store of files and batches must provide
     input_file     checks the lines of an input file before any of them runs
-    limiter        how many lines run at once, by what interactive requests leave free
+    limiter        how many lines run at once: the capacity that interactive requests leave free
     job            one batch: validate, run lines, finalize
     output_files   writes the output and error file
     runner         the jobs of unfinished batches
-    data_folder    those of one server: lock, SQLite file, and contents of files on disk (`file_area`)
-    shared_data    those that servers share in one database: leases say which server works on which batch (`leases`),
+    data_folder    a store for one server: lock, SQLite file, and contents of files on disk (`file_area`)
+    shared_data    a store that servers share in one database: leases say which server works on which batch (`leases`),
                    contents of files are chunks (`shared_contents`)
     metrics        counts for Prometheus
-    manager        all of it, for the routes and the server
+    manager        the package's interface, for the routes and the server
 
     validating ──► in_progress ──► finalizing ──► completed | expired
         └► failed      └► cancelling ──────────► cancelled

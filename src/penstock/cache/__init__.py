@@ -5,8 +5,8 @@ holding.Holding                    blocks on their way between two engines, whic
 pool.Pool                          the blocks of one cache group: held, cached, resting or free; evicts
 prefix_chain.PrefixChain           the hash chain of a sequence's full blocks
 prefix_index.PrefixIndex           prefix lookup: from the keys of a chain to blocks
-eviction_history.EvictionHistory   what the cache holds and lately evicted
-explain                            why so much of a prompt was found, and no more
+eviction_history.EvictionHistory   what the cache holds and recently evicted
+explain                            why a prompt hits or misses the prefix cache
 snapshot                           a map of the blocks and the tree of prefixes, for the debug API
 """
 

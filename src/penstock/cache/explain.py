@@ -14,7 +14,7 @@ from penstock.flow.record import Finding
 
 
 class RunningPrefixes:
-    """Blocks that running sequences compute now and have not published: of each the one behind its settled blocks."""
+    """Blocks that running sequences compute now and have not published: of each sequence the next one to settle."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, list[tuple[Sequence[int], int, int]]] = {}  # by parent: tokens, begin, end

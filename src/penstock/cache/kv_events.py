@@ -57,7 +57,7 @@ class KvEventLog:
             self._events.append(BlockRemoved([link.key], self._medium))
 
     def clear(self) -> None:
-        """Nothing is cached any more: what was to be told of before is of no use."""
+        """The cache is empty: events that were not sent yet are dropped."""
         self._events = [AllBlocksCleared()]
 
     def take(self) -> list[KvEvent]:

@@ -158,7 +158,7 @@ def _with_ancestors(nodes: list[dict[str, Any]], limit: int) -> list[dict[str, A
 
 
 def evictions(cache: CacheManager, tenant: str) -> dict[str, Any]:
-    """How many there were, of all tenants, and the tenant's recent ones, newest first."""
+    """The number of evictions of all tenants, and the tenant's recent ones, newest first."""
     history = cache.history
     if history is None:
         return {"total": 0, "last_60_s": 0, "recent": [], "ghosts": 0}

@@ -103,7 +103,9 @@ class DeviceNumbers(_Part, frozen=True, kw_only=True):
 class Question(_Part, frozen=True, kw_only=True):
     """A model, the hardware for it, and what it is to do."""
 
-    model: Annotated[str | ModelNumbers, Meta(description="A preset's name, that of a model here, or its numbers.")]
+    model: Annotated[
+        str | ModelNumbers, Meta(description="Name of a preset or of a model of this server, or a model's numbers.")
+    ]
     hardware: Annotated[
         str | DeviceNumbers,
         Meta(description="A preset's name, \"this\" for the machine itself, or a device's numbers."),
@@ -118,7 +120,9 @@ class Question(_Part, frozen=True, kw_only=True):
     cached_share: Annotated[
         float, Meta(ge=0, lt=1, description="Share of a prompt that is found in the prefix cache.")
     ] = 0.0
-    tensor_parallel: Annotated[int, Meta(ge=1, le=1024, description="Devices that one model is split over.")] = 1
+    tensor_parallel: Annotated[
+        int, Meta(ge=1, le=1024, description="Number of devices that one model is split over.")
+    ] = 1
     memory_fraction: Annotated[Share, Meta(description="Share of a device's memory to use.")] = 0.9
     max_sequences: Annotated[int, Meta(ge=1, le=65_536, description="Most requests that run at once.")] = 512
     step_tokens: Annotated[Tokens, Meta(description="Most tokens one step computes.")] = 8192
@@ -126,30 +130,29 @@ class Question(_Part, frozen=True, kw_only=True):
     bandwidth_efficiency: Annotated[Share, Meta(description="Share of the bandwidth's ceiling to expect.")] = 0.7
     measured_tokens_per_s: Annotated[
         Rate | None,
-        Meta(description="Measured tok/s of one request; takes the place of bandwidth_efficiency."),
+        Meta(description="Measured tok/s of one request; replaces bandwidth_efficiency."),
     ] = None
     measured_prefill_tokens_per_s: Annotated[
         Rate | None,
-        Meta(description="Measured prompt tok/s of a prefill; takes the place of compute_efficiency."),
+        Meta(description="Measured prompt tok/s of a prefill; replaces compute_efficiency."),
     ] = None
     rate: Annotated[
-        Annotated[float, Meta(ge=1e-6, le=1e6)] | None, Meta(description="Requests a second, to find the replicas for.")
+        Annotated[float, Meta(ge=1e-6, le=1e6)] | None,
+        Meta(description="Requests per second; the plan computes the replicas for them."),
     ] = None
-    wait_p95_s: Annotated[
-        float, Meta(ge=0, le=86_400, description="Longest wait in the queue that 95% may have, in seconds.")
-    ] = 1.0
-    utilisation: Annotated[
-        float, Meta(ge=0.01, lt=1, description="Most of its capacity that a replica is to be used.")
-    ] = 0.8
+    wait_p95_s: Annotated[float, Meta(ge=0, le=86_400, description="Longest p95 wait in the queue, in seconds.")] = 1.0
+    utilisation: Annotated[float, Meta(ge=0.01, lt=1, description="Largest share of a replica's capacity to use.")] = (
+        0.8
+    )
     min_tokens_per_s: Annotated[
         Annotated[float, Meta(ge=1e-6, le=1e9)] | None,
-        Meta(description="Least tokens a second of each request; bounds the batch."),
+        Meta(description="Least tok/s of each request; bounds the batch."),
     ] = None
-    hour_price: Annotated[Price | None, Meta(description="Price of one device for an hour.")] = None
+    hour_price: Annotated[Price | None, Meta(description="Price of one device per hour.")] = None
     input_price: Annotated[
-        Price | None, Meta(description="An API's price of a million prompt tokens, to compare with.")
+        Price | None, Meta(description="An API's price per million prompt tokens, to compare with.")
     ] = None
-    output_price: Annotated[Price | None, Meta(description="An API's price of a million output tokens.")] = None
+    output_price: Annotated[Price | None, Meta(description="An API's price per million output tokens.")] = None
     acceptance: Annotated[float, Meta(ge=0, le=1, description="Probability that a draft is right.")] = 0.7
     drafts: Annotated[int, Meta(ge=1, le=64, description="Tokens drafted before each verification.")] = 4
     draft_cost: Annotated[

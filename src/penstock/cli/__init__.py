@@ -23,7 +23,7 @@ GROUPS = {
     "Models on this machine": {
         "list": "List the models of the catalogue and on this machine.",
         "pull": "Download a model.",
-        "show": "Show what is known of a model.",
+        "show": "Show a model's source, architecture and settings.",
         "rm": "Remove a pulled model.",
         "quantize": "Write a quantized copy of a model.",
         "merge": "Write a model with a LoRA adapter merged into it.",
@@ -34,7 +34,7 @@ GROUPS = {
         "top": "Watch a running server in the terminal.",
         "stop": "Unload a model of a running server.",
         "sleep": "Release the memory of a running server's model.",
-        "wake": "Wake a model of a running server that sleeps.",
+        "wake": "Wake a sleeping model of a running server.",
         "adapters": "List, add and remove LoRA adapters of a running server.",
         "bench": "Load-test an OpenAI-compatible server.",
         "usage": "Show tokens and cost of a running server's requests.",
@@ -45,7 +45,7 @@ GROUPS = {
     },
     "Keys and tenants": {
         "keys": "Create, list, rotate and revoke API keys.",
-        "tenants": "Set the limits of tenants, which own keys.",
+        "tenants": "Set the limits of tenants (the owners of keys).",
     },
 }
 COMMANDS = [command for group in GROUPS.values() for command in group]

@@ -21,8 +21,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def adapters() -> None:
     """List, add and remove the LoRA adapters of a running server.
 
-    They are models of their own: requests name them as MODEL@ADAPTER. What is added is kept in the server's data folder
-    and comes back with it.
+    They are models of their own: requests name them as MODEL@ADAPTER. Added adapters are kept in the server's
+    data folder and are there again after a restart.
     """
 
 
@@ -46,7 +46,7 @@ def list_adapters(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("source")
 @click.option("--model", help="The base, if the server has several. [default: its first model]")
 @click.option("--upload", is_flag=True, help="SOURCE is a folder or .gguf file on this machine: send it to the server.")
-@click.option("--replace", is_flag=True, help="An adapter of the same name makes way.")
+@click.option("--replace", is_flag=True, help="Replace an adapter of the same name.")
 @server_option
 @json_option
 @debug_option
@@ -88,7 +88,7 @@ def add(
 @server_option
 @debug_option
 def remove(names: tuple[str, ...], timeout_s: float, url: str, api_key: str | None) -> None:
-    """Serve adapters no longer. New requests get a 404 at once; those that run finish first."""
+    """Remove adapters from the server. New requests get a 404 at once; running ones finish first."""
     remote = Remote(url, api_key)
     for name in names:
         path = f"/admin/adapters/{quote(name, safe='@/')}?timeout_s={timeout_s:g}"

@@ -29,24 +29,24 @@ DEFAULT_REQUESTS = 100
     "--input-tokens", default="256", show_default=True, help="Tokens of prompts: a number or a range, 128:1024."
 )
 @click.option("--output-tokens", default="64", show_default=True, help="Tokens of answers: a number or a range.")
-@click.option("--shared-tokens", type=click.IntRange(min=0), default=0, help="Of a prompt, tokens that all begin with.")
+@click.option("--shared-tokens", type=click.IntRange(min=0), default=0, help="Tokens that all prompts begin with.")
 @click.option(
     "--trace",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Lengths and times of a trace: Azure's CSV or Mooncake's JSON lines, plain or gzipped.",
 )
 @click.option(
-    "--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Send a trace so many times faster."
+    "--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Factor by which a trace is sent faster."
 )
-@click.option("--ttft-target", type=float, metavar="MS", help="Goodput: time to first token of a good request.")
-@click.option("--tpot-target", type=float, metavar="MS", help="Goodput: its time per output token.")
-@click.option("--e2e-target", type=float, metavar="MS", help="Goodput: its whole time.")
+@click.option("--ttft-target", type=float, metavar="MS", help="Goodput counts requests with at most this TTFT.")
+@click.option("--tpot-target", type=float, metavar="MS", help="Goodput counts requests with at most this TPOT.")
+@click.option("--e2e-target", type=float, metavar="MS", help="Goodput counts requests with at most this total time.")
 @click.option("--completions", is_flag=True, help="Use /v1/completions instead of chats.")
 @click.option("--end-early/--no-end-early", default=False, help="Let answers end before their planned length.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for a request."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of lengths, times and texts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of lengths, times and texts.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option("--allow-remote", is_flag=True, help="Allow a server that is not on this machine.")

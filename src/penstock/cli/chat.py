@@ -33,10 +33,11 @@ ParamsOf = Callable[[dict[str, Any], dict[str, Any]], SamplingParams]
 def chat(system: str | None, plain: bool, **values: Any) -> None:
     """Chat with a model. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands.
 
-    A Penstock server at the default address answers if it has the model (a line says so); else it is loaded here.
+    A Penstock server at the default address answers if it has the model (a line says so). Otherwise the model is
+    loaded here.
     """
     if sys.stdin is None:
-        raise InvalidRequest("standard input is closed: chat needs one to read messages from")
+        raise InvalidRequest("standard input is closed: chat reads messages from it")
     sampling_params({}, dict(values))
     chosen = {name: values[name] for name in ("server", "local", "api_key")}
 

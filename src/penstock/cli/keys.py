@@ -26,7 +26,7 @@ def keys() -> None:
 
 
 @keys.command()
-@click.option("--tenant", required=True, help="Who owns the key; created if need be.")
+@click.option("--tenant", required=True, help="Who owns the key; created if necessary.")
 @key_field_options
 @json_option
 @database_options
@@ -41,8 +41,8 @@ def create(tenant: str, as_json: bool, **values: Any) -> None:
 @click.option("--tenant", help="Only the keys of this tenant.")
 @click.option("--search", metavar="TEXT", help="Only keys with this text in id, name or tenant.")
 @click.option("--state", type=click.Choice(get_args(KeyState)), help="Only keys in this state.")
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Most keys.")
-@click.option("--after", metavar="ID", help="Begin behind this key, the last one of the list before.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of keys.")
+@click.option("--after", metavar="ID", help="Begin after this key, the last one of the previous list.")
 @json_option
 @database_options
 def list_keys(limit: int, after: str | None, as_json: bool, **values: Any) -> None:
@@ -104,9 +104,7 @@ def revoke(id: str, **values: Any) -> None:
 
 @keys.command()
 @click.argument("id")
-@click.option(
-    "--grace", type=Seconds(), default="0s", help="How long the key before stays valid. [default: not at all]"
-)
+@click.option("--grace", type=Seconds(), default="0s", help="How long the old key stays valid. [default: not at all]")
 @json_option
 @database_options
 def rotate(id: str, grace: int, as_json: bool, **values: Any) -> None:
@@ -117,7 +115,7 @@ def rotate(id: str, grace: int, as_json: bool, **values: Any) -> None:
 
 
 @keys.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most entries.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of entries.")
 @click.option("--target", help="Only entries about this key, tenant or model.")
 @json_option
 @database_options

@@ -16,7 +16,7 @@ from penstock.store.listing import KnownModel, known_models
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @debug_option
 def models(text: str | None, pulled: bool, as_json: bool) -> None:
-    """List the catalogue and the other models in the cache folder; with TEXT, those whose name or description has it.
+    """List the catalogue and the other models in the cache folder; with TEXT, those with it in name or description.
 
     `penstock pull NAME` downloads one, `penstock show NAME` says more about it.
     """

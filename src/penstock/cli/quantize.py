@@ -43,7 +43,7 @@ CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that a
 @click.option(
     "--text",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="For awq and gptq; better int8 and fp8.",
+    help="Calibration text: required for awq and gptq, makes int8 and fp8 better.",
 )
 @click.option(
     "--group",

@@ -36,7 +36,8 @@ from penstock.flow import Message, SamplingParams
 def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, plain: bool, **values: Any) -> None:
     """Answer PROMPT ("-" reads it from standard input).
 
-    A Penstock server at the default address answers if it has the model (a line says so); else it is loaded here.
+    A Penstock server at the default address answers if it has the model (a line says so). Otherwise the model is
+    loaded here.
     """
     text = _text_of(prompt)
     if not text.strip():
@@ -70,7 +71,7 @@ def _stream(model: TalkingModel, question: str | list[Message], params: Sampling
 
 def _text_of(prompt: str) -> str:
     if prompt == "-" and sys.stdin is None:
-        raise InvalidRequest("standard input is closed: there is no prompt to read", param="prompt")
+        raise InvalidRequest('standard input is closed: the prompt "-" is read from it', param="prompt")
     try:
         text = sys.stdin.read() if prompt == "-" else prompt
         text.encode()  # by the locale, other bytes fail to be read or come as halves of surrogate pairs

@@ -65,7 +65,7 @@ Say = Callable[[str], None]
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP.
 
-    Several models share the machine; [[models]] in the settings file has more to say about each.
+    Several models share the machine. Options of each go into [[models]] of the settings file: see docs/SERVER.md.
     """
     with _errors_as_objects() if _log_format(values) == "json" else contextlib.nullcontext():
         _start(values)

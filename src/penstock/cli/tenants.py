@@ -19,8 +19,8 @@ def tenants() -> None:
 
 
 @tenants.command(name="list")
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Most tenants.")
-@click.option("--after", metavar="NAME", help="Begin behind this tenant, the last one of the list before.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of tenants.")
+@click.option("--after", metavar="NAME", help="Begin after this tenant, the last one of the previous list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as the admin routes answer.")
 @database_options
 def list_tenants(limit: int, after: str | None, as_json: bool, **values: Any) -> None:

@@ -22,7 +22,7 @@ RATES = ("tokens_per_s", "prompt_tokens_per_s")
 
 @click.command()
 @click.argument("url", default=DEFAULT_URL)
-@click.option("--interval", type=click.FloatRange(0.1, 5), default=1.0, show_default=True, help="Seconds a frame.")
+@click.option("--interval", type=click.FloatRange(0.1, 5), default=1.0, show_default=True, help="Seconds per frame.")
 @click.option("--model", help="The model whose steps and KV cache are shown. [default: the first]")
 @click.option("--replica", type=click.IntRange(min=0), help="The number of its replica. [default: 0]")
 @click.option("--once", is_flag=True, help="Print one frame and end, for scripts.")
@@ -37,7 +37,7 @@ def top(url: str, interval: float, model: str | None, replica: int | None, once:
 
     remote, console = Remote(url, api_key), Console(highlight=False)
     if not once and not console.is_terminal:
-        raise InvalidRequest("this is no terminal: --once prints a single frame", param="once")
+        raise InvalidRequest("standard output is not a terminal; --once prints a single frame", param="once")
     source = {name: value for name, value in (("model", model), ("replica", replica)) if value is not None}
     frames = snapshots(remote, interval, source)
     first = next(frames)  # what is wrong with the address or the key is said before the screen is taken

@@ -23,7 +23,7 @@ HEADS = {
 @click.command()
 @click.option("--from", "since", metavar="DATE", help="Since this UTC date, or ISO 8601 time.")
 @click.option("--to", "until", metavar="DATE", help="Until the end of this date, or this time.")
-@click.option("--by", default="model", show_default=True, help="Group by some of day, tenant, key, model, with commas.")
+@click.option("--by", default="model", show_default=True, help="Group by day, tenant, key, model; with commas.")
 @click.option("--tenant", help="Only this tenant's requests.")
 @click.option("--key", help="Only requests of this key, by its id.")
 @click.option("--model", help="Only requests that this model answered.")

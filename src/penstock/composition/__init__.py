@@ -1,6 +1,6 @@
 """The composition root: the only package that knows all the others, on both sides of the border.
 
-Each function imports the stages that it puts together, so that a command loads what it uses, when it does: a server
+Each function imports the stages that it connects, so a command loads only what it uses, and when it uses it: a server
 starts its engine process before it imports the web stack.
 """
 

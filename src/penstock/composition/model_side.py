@@ -117,7 +117,7 @@ def upstream_model(
         except PenstockError as error:
             raise type(error)(f"{card.name}: tokenizer: {error.message}", param="tokenizer") from None
         if files.tokenizer is None:
-            raise ModelInvalid(f"{card.name}: tokenizer: {tokenizer} has none", param="tokenizer")
+            raise ModelInvalid(f"{card.name}: tokenizer: the model {tokenizer} has no tokenizer", param="tokenizer")
         counter = Tokenizer.load(files.tokenizer)
     return UpstreamModel(endpoint, card, numbers, counter, None if journal is None else journal.record)
 

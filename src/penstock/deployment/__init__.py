@@ -8,8 +8,8 @@ autoscaler    changes their number with the load, as scale_policy decides; scali
 prefill_pool  prefill replicas, which compute long prompts for the others: a handoff takes the blocks there
 residency     which local models are in memory
 replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs,
-              engine_queries are questions to it, outbox has what the engine does not have yet
-prefixes      (`prefix_tracker`) what a replica's prefix cache is expected to hold
+              engine_queries sends it queries, outbox holds Submits that the engine does not have yet
+prefix_tracker what a replica's prefix cache is expected to hold
 upstream      another OpenAI-compatible server as a deployment, upstream_model the model it serves here;
               upstream_body, _events, _answer, _usage translate, upstream_client is the HTTP client
 dispatch      frames of the engine to the tickets of waiting clients

@@ -93,7 +93,7 @@ class AdapterModel(LocalModel):
         return ticket
 
     def end_all(self, why: str) -> None:
-        """The base ends those of its adapters, too."""
+        """The base also ends the requests of its adapters."""
 
     def close(self) -> None:
         """The base has the threads."""

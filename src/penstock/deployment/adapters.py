@@ -1,4 +1,4 @@
-"""The adapters of a server's models: those of the settings, and those that come and go while it runs."""
+"""The adapters of a server's models: those of the settings, and those added and removed while it runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AdapterManager:
         self._draining: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
-        """Those that were added before the last start, of the models that are served now. Blocks."""
+        """The adapters added before the last start, for the models that are served now. Blocks."""
         for record in self.store.records():
             own = f"{record.base}@{record.name}"
             base = next((one for one in self.registry.local if one.name == record.base), None)

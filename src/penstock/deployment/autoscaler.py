@@ -127,5 +127,5 @@ class Autoscaler:
         )
 
     def demand(self, model: LocalModel) -> float:
-        """In replicas; of all local models, also those of a fixed number."""
+        """In replicas, for all local models, including models with a fixed number of replicas."""
         return demand(self.snapshot(model))

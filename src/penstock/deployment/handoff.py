@@ -62,7 +62,7 @@ class Handoff:
 
     @property
     def prefilled_tokens(self) -> int:
-        """Of the prompt: those that the decode replica need not compute if all goes well."""
+        """Tokens of the prompt that the decode replica need not compute if the transfer succeeds."""
         return len(self._tokens) - 1
 
     async def run(self) -> bool:

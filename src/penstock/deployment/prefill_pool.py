@@ -81,8 +81,8 @@ class PrefillPool:
             context, size = least.facts["context"], least.facts["kv_tokens"]
             raise InvalidSetting(
                 f"prefill_replicas: the KV cache of {least.name} has {size:,} tokens, and one sequence of the whole "
-                f"context takes {context:,}: what is left holds no prompt of prefill_min_tokens ({self._min_tokens}). "
-                "Set a smaller context, or more kv_memory",
+                f"context takes {context:,}: the rest is too small for a prompt of prefill_min_tokens "
+                f"({self._min_tokens}). Set a smaller context, or more kv_memory",
                 param="prefill_replicas",
             )
         layouts = {replica.name: replica.facts.get("kv_layout") for replica in replicas}

@@ -1,4 +1,4 @@
-"""A prompt that a prefill replica computes: a request without a client, of which only the end counts."""
+"""A prompt that a prefill replica computes: a request without a client, whose output is ignored."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is, for clients and for the router."""
+    """Facts about a model, for clients and for the router."""
 
     name: str  # without `:latest`
     aliases: tuple[str, ...] = ()

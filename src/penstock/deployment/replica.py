@@ -105,7 +105,7 @@ class Replica:
         self._ready_listeners.append(listener)
 
     def read_phases(self) -> None:
-        """Pass on what the engine has reported of its start, before `start` waits for it."""
+        """Pass on the phases that the engine has reported, before `start` waits for them."""
         self._engine.receive(0.0)
 
     async def start(self) -> None:
@@ -252,7 +252,7 @@ class Replica:
         return self._state is State.READY
 
     def _orphan_submits(self, submits: list[Submit]) -> None:
-        """They wait for the next engine like those that the dead one had."""
+        """They wait for the next engine like the requests of the dead one."""
         self._orphans += submits
         self.hand_off()
 
@@ -330,7 +330,7 @@ class Replica:
         return True
 
     def hand_off(self) -> None:
-        """Give what a dead engine has left behind to other replicas, as far as there are any."""
+        """Give the requests of a dead engine to other replicas, if there are any."""
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
             sequence = self._dispatcher.sequences[submit.id]
@@ -355,7 +355,7 @@ class Replica:
         self._look_again()
 
     def _give_up(self, why: str) -> None:
-        """End what the dead engine has left behind: there is no next one."""
+        """End the requests of the dead engine: there is no next one."""
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
             self._dispatcher.deliver(terminal_delta(submit.id, why, EngineDied.code))

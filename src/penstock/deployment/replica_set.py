@@ -1,8 +1,8 @@
 """The replicas of one model: each an engine process with its share of the machine.
 
-When one dies, the others take over what its clients have seen nothing of (`Replica.hand_off`), and it is restarted.
-`scale` changes their number while they serve: a new one takes requests once it is up, and one that goes finishes those
-it has.
+When one dies, the others take over the requests whose clients have seen no output (`Replica.hand_off`), and it is
+restarted. `scale` changes the number of replicas while they serve: a new one takes requests once it is up, and a
+removed one finishes its requests first.
 """
 
 from __future__ import annotations
@@ -274,12 +274,12 @@ class ReplicaSet:
         return min(_answering(ready), key=lambda replica: replica.open, default=None)
 
     def _distribute(self, _: dict[str, Any]) -> None:
-        """A replica is ready: it takes over what others that died have left."""
+        """A replica is ready: it takes over the requests of replicas that died."""
         for replica in self.replicas:
             if replica.state is not State.READY:
                 replica.hand_off()
 
 
 def _answering(ready: list[Replica]) -> list[Replica]:
-    """Those that answer requests: prefill replicas only while there is no other."""
+    """The replicas that answer requests; prefill replicas only while there is no other."""
     return [replica for replica in ready if replica.role is not Role.PREFILL] or ready

@@ -5,8 +5,8 @@
 
 A request for a model that is not loaded, or asleep, waits until it is ready. If there is no room, models that are not
 pinned make way, the least recently used first: a busy one takes no more requests (they wait for its return), finishes
-those it has, and is unloaded then. So nothing is lost when models are swapped under load. A load that has begun goes on
-if its client disconnects: it is not the client's, others wait for it too.
+those it has, and is unloaded then. So nothing is lost when models are swapped under load. A load that has begun
+continues if its client disconnects, since other clients may wait for it too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Residency:
         return max(0.0, resident.used + resident.expires_s - self._clock())
 
     async def remove(self, model: LocalModel) -> None:
-        """Finishes its requests first; those that still wait for it to be loaded end in ModelNotFound."""
+        """Finishes its requests first. Requests that still wait for the model to be loaded end in ModelNotFound."""
         resident = self.find(model)
         model.removed = True
         async with self._changing:
@@ -247,7 +247,7 @@ class Residency:
             raise OutOfMemory(f"{wanted.model.name} cannot be loaded: {lack}", param="model")
 
     def _in_memory(self, *, pinned: bool | None = None) -> list[Resident]:
-        """Those that are loaded and not asleep. `pinned`: None: with those that are and those that are not."""
+        """Models that are loaded and not asleep. `pinned`: only pinned or only unpinned ones; None: both."""
         loaded = [one for one in self._residents.values() if one.loaded and not one.asleep]
         return loaded if pinned is None else [one for one in loaded if one.pinned is pinned]
 

@@ -106,7 +106,7 @@ def decode_answer(data: bytes) -> AnswerEvent:
     try:
         event = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UpstreamFailed(f"it sent something that is no answer: {str(error)[:200]}") from None
+        raise UpstreamFailed(f"it sent an invalid answer: {str(error)[:200]}") from None
     if event.error is not None:
         raise UpstreamFailed(f"it failed: {error_detail(data).message[:300] or 'without a message'}")
     return event
@@ -137,7 +137,7 @@ class EventReader:
         for line in lines:
             if not line.startswith(b"data:"):
                 if line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                    raise UpstreamFailed(f"it sent something that is no event: {line[:80]!r}")
+                    raise UpstreamFailed(f"it sent an invalid event: {line[:80]!r}")
                 continue
             payload = line[5:].strip()
             if payload == b"[DONE]":

@@ -119,7 +119,7 @@ class UpstreamRequest(ActiveRequest):
             answer = typed.decode_json(body, _Embeddings)
             vector = answer.data[0].embedding
         except (msgspec.DecodeError, IndexError, RecursionError) as error:
-            raise UpstreamFailed(f"it sent something that is no embedding: {str(error)[:200]}") from None
+            raise UpstreamFailed(f"it sent an invalid embedding: {str(error)[:200]}") from None
         length = sum(value * value for value in vector) ** 0.5
         if not vector or not 0 < length < float("inf"):
             raise UpstreamFailed("it sent an embedding without a length")

@@ -124,7 +124,7 @@ class EngineLinks:
         self._forget(frame.deltas)
 
     def close(self) -> None:
-        """Those of further frontends."""
+        """The links of additional frontends."""
         if self._listener is not None:
             self._listener.close()
         for link in self._links.values():

@@ -17,7 +17,7 @@ from penstock.system.signals import held
 
 class LocalEngine:
     def __init__(self, loop: EngineLoop, release: Callable[[], None] | None = None) -> None:
-        """`release` gives back what the engine's process-wide caches hold, once the loop is gone."""
+        """`release` frees the engine's process-wide caches, once the loop is gone."""
         self._release = release
         self._loop: EngineLoop | None = loop
         self._messages: list[Frame | Reply] = []  # not received yet

@@ -37,9 +37,9 @@ class EngineLoop:
         publisher: KvPublisher | None = None,
         transfers: BlockTransfers | None = None,
     ) -> None:
-        """`trace`: of the model's inside, on a thread beside the loop. `adapters`: also the scheduler's and the
-        backend's; None: there are none. `publisher` tells other routers of the cache. `transfers` exchanges blocks of
-        it with other engines."""
+        """`trace` recomputes a prompt layer by layer, on a thread beside the loop. `adapters` is the same object that
+        the scheduler and the backend use; None: there are none. `publisher` publishes changes of the cache for other
+        routers. `transfers` exchanges KV blocks with other engines."""
         self.publisher = publisher
         self.transfers = transfers
         self.scheduler = scheduler
@@ -145,7 +145,7 @@ class EngineLoop:
         return None
 
     def _release(self, wait_s: float = 0.0) -> None:
-        """Queue the sequences whose constraints have been compiled."""
+        """Queue the held sequences whose constraints have been compiled."""
         assert self.grammars is not None
         for constraint, error in self.grammars.take_finished(wait_s):
             for id in self.held.pop(constraint, ()):
@@ -186,7 +186,7 @@ class EngineLoop:
         return None
 
     def _fail(self, error: BaseException) -> None:
-        """A step failed: the running sequences end with an error, the waiting ones go on."""
+        """A step failed: the running sequences end with an error, the waiting ones continue."""
         if isinstance(error, Exception):  # an interrupt is no failure, and the caller sees it
             logger.error("a step failed; its sequences end", exc_info=error)
         self.backend.reset()

@@ -1,4 +1,4 @@
-"""Traces of the model's inside (`forward.model_trace`): one at a time, in a thread beside the loop, which goes on."""
+"""Traces of what a model computes (`forward.model_trace`): one at a time, in a thread. The engine's loop continues."""
 
 from __future__ import annotations
 

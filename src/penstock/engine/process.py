@@ -42,8 +42,8 @@ class ProcessEngine(RemoteEngine):
         listen: Path | None = None,
         transfer: TransferSetup | None = None,
     ) -> None:
-        """`on_phase` is called with each phase of its start. `gpus`: those that it sees; none: all. `listen`: where
-        further frontends find it. `transfer`: how it exchanges KV blocks with other engines."""
+        """`on_phase` is called with each phase of its start. `gpus`: the GPUs that it sees; none: all. `listen`:
+        where more frontends connect. `transfer`: how it exchanges KV blocks with other engines."""
         super().__init__(on_phase)
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"

@@ -144,5 +144,5 @@ class DraftModelOnDevice:
             self._host.sampler.draw_drafts(logits, slots, positions, self._masks(slots))
 
     def _masks(self, slots: Sequence[int]) -> list[int]:
-        """Those of constraints are not applied while drafting."""
+        """Masks of constraints are not applied while drafting."""
         return [self._host.sampler.no_mask if self._host.has_constraint(slot) else slot for slot in slots]

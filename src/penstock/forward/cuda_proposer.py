@@ -1,12 +1,13 @@
 """Proposers that compute on the GPU: heads that read the target's states.
 
-A head follows each step: it keeps, by slot, what its drafts begin with. Behind steps without drafts a chain head keeps
-the states only, and computes their entries when drafts are asked for or their block is full: many at a time.
+A head follows each step: it keeps, by slot, the state from which its drafts begin. After steps without drafts a chain
+head only keeps the target's states. It computes their entries, many at a time, when drafts are asked for or their block
+is full.
 
 Drafts are drawn by the kernels that draw the target's tokens, with the parameters of the request, straight into the
-slots; a CUDA graph for each draft, no matter how many rows have how many. Once a step has drafts, the next ones are
-drawn right behind it, while the host still waits for its tokens: which of its drafts were right is known on the device,
-and by the time the next step is planned they are there.
+slots; there is a CUDA graph for each draft, whatever the number of rows. After a step with drafts the next ones are
+drawn at once, while the host still waits for its tokens: the device knows which drafts were right. The new drafts are
+ready by the time the next step is planned.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def silent_place(shard: Shard, vocab_size: int) -> RankPlace:
 
 
 def join(config: BackendConfig) -> RankPlace:
-    """Wait for all ranks, of which each has loaded its weights."""
+    """Wait until all ranks have loaded their weights."""
     rank, world = config.shard
     if world == 1:
         return ALONE

@@ -71,7 +71,7 @@ class Captured:
 
 
 class Replayed(NamedTuple):
-    """The results of a decode graph, of all tokens of a step's rows. `draw` overwrites logits and argmax."""
+    """The results of a decode graph for all tokens of a step's rows. `draw` overwrites logits and argmax."""
 
     tokens: Tensor  # [tokens] int64: the inputs
     hidden: Tensor  # [tokens, hidden]
@@ -256,7 +256,7 @@ class DecodeGraphs:
         return adapted.hidden
 
     def batch(self, rows: Tensor) -> Batch:
-        """The inputs of `rows` [2 or more, n]: slots and positions, of a token each."""
+        """The inputs of `rows` [2 or more, n], one token each: slots and positions."""
         size = rows.shape[1]
         tokens, positions, lengths = self._tokens[:size], self._positions[:size], self._lengths[:size]
         maps = tuple(BlockMap(whole.tables[:size], whole.targets[:size]) for whole in self._maps)

@@ -1,5 +1,5 @@
-"""Adapters in a device's memory: a part of it that is reserved for them, paged by rank, filled from copies on the host
-by a thread and a stream of its own, beside the steps of others."""
+"""Adapters in a device's memory. A part of the memory is reserved for them and paged by rank. A thread with its own
+stream fills it from copies on the host while the engine's steps continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hidden states of a step, as requests read them beside the sampled tokens."""
+"""The hidden states of a step that requests read: for prompt log-probabilities and embeddings."""
 
 from __future__ import annotations
 

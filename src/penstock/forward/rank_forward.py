@@ -1,9 +1,9 @@
 """The forward pass on several ranks: rank 0 tells the others what to compute, and computes its own share.
 
-Every rank has the same slots. What tokens rank 0 draws or drafts is none of the others' concern: they get each step's
-from rank 0 as it computes (`kernels.rank_ops`), so a failure to draw leaves the ranks in step. A failure to compute
-does not: other ranks may wait for sums that will never come. It ends the process of rank 0, and with it the group; the
-frontend starts another.
+Every rank has the same slots. The other ranks do not know which tokens rank 0 draws or drafts: they get each step's
+tokens from rank 0 during the computation (`kernels.rank_ops`), so a failure to draw leaves the ranks in step. After a
+failure to compute, other ranks may wait for sums that will never come. So it ends the process of rank 0, and with it
+the group; the frontend starts another.
 """
 
 from __future__ import annotations

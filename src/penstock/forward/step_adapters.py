@@ -15,7 +15,7 @@ from penstock.kernels.cuda.low_rank import DeltaMemory, StepDeltas
 
 
 class Adapters(NamedTuple):
-    """Those of an engine whose sequences may have one."""
+    """The adapters of an engine whose sequences may have one."""
 
     held: HeldAdapters[DeviceAdapter]
     memory: DeltaMemory
@@ -41,7 +41,7 @@ class StepAdapters:
         self._slots.admit(admit)
 
     def begin(self, rows: Sequence[Row]) -> Numbers | None:
-        """Those of the tokens of a step; None: no row has one."""
+        """The adapters of a step's tokens; None: no row has one."""
         if self.rehearses:
             self._hidden = np.ones(sum(row.count for row in rows), dtype=np.int32)
             return self._hidden

@@ -35,7 +35,7 @@ class StepOutputs:
         self._embedders.admit(admit)
 
     def needs_hidden(self, rows: Sequence[Row]) -> bool:
-        """Whether `read` needs more hidden states of these rows than those that tokens are sampled from."""
+        """Whether `read` needs more hidden states of these rows than sampling does."""
         return self._prompts.include_any(rows) or self._embedders.include_any(rows)
 
     def read(

@@ -38,7 +38,7 @@ class Forward(Protocol):
         """Write the changes of a plan to the slots."""
 
     def compute(self, rows: Sequence[Row], *, all_hidden: bool) -> Computed:
-        """`all_hidden`: of all tokens, not only those that tokens are drawn from."""
+        """`all_hidden`: return the hidden states of all tokens, not only those to sample from."""
 
     def logits(self, hidden: Tensor, places: Sequence[int]) -> Tensor:
         """Of these hidden states of the last step, [n, vocab]."""

@@ -24,7 +24,7 @@ BLOCK = 16  # tokens
 
 
 class _TappedOperations(TorchOperations):
-    """Keeps the probabilities of the last attention, of a batch of one row."""
+    """Keeps the probabilities of the last attention, for a batch of one row."""
 
     attention_of_layer: Array | None = None
 

@@ -6,8 +6,8 @@
                   ▼             │
              control process ───┘            keys, limits, ledger, journal, stored responses, batches, metrics
 
-The control process is the server that was started. It owns everything of which there must be one, starts the engines
-and the frontends, and answers all requests but those for generation, which frontends pass on to it.
+The control process is the server that was started. It owns everything that must exist once, starts the engines
+and the frontends, and answers all requests except those for generation. Frontends forward the others to it.
 
 messages      what frontends and the control process tell each other
 supervisor    in the control process: starts, watches and replaces frontends

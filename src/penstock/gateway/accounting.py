@@ -75,7 +75,7 @@ class Accounting:
         return self.fail_open or all(one is None or one.available for one in (self.limiter, self.ledger))
 
     def stores(self) -> dict[str, str]:
-        """The state of what requests need beside the engine, as `/ready` shows it."""
+        """The state of limits and ledger, which requests need besides the engine, as `/ready` shows it."""
         stores = {"limits": self.limiter, "ledger": self.ledger}
         return {
             name: "available" if store.available else "unavailable"

@@ -2,8 +2,8 @@
 
     attempt ──fails before the first output──► next model of the chain ──…──► all failed: a pause, another round
 
-The unit of retry is the parsed request. Nothing is retried once the client may have seen output. A failure that another
-attempt cannot mend (an invalid field) is the answer. All attempts together have a deadline.
+A retry sends the parsed request again. Nothing is retried once the client may have seen output. If another
+attempt cannot help (an invalid field), the failure is the answer. All attempts together have a deadline.
 """
 
 from __future__ import annotations
@@ -260,6 +260,6 @@ def _shortened(request: Request, max_tokens: int) -> Request:
 
 
 def _degraded(first: Target, target: Target, error: PenstockError) -> str:
-    """What the client is told about an answer that is not the first attempt's."""
+    """The warning for the client if the answer is not from the first attempt."""
     shorter = f", at most {target.max_tokens} tokens" if target.max_tokens is not None else ""
     return f"answered by {target.model.card.name} after {first.model.card.name} failed ({error.code}){shorter}"

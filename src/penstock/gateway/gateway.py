@@ -1,4 +1,4 @@
-"""What requests go through on the way to a deployment: routes, chains of fallback, and the router."""
+"""The path of a request to its deployment: routes, fallback chains, and the router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens given to a deployment of late: a sum that decays, so that it says what the last minute was like."""
+"""Tokens recently given to a deployment: a decaying sum over about the last minute."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class RouteModel:
 
     @property
     def models(self) -> list[ServedModel]:
-        """Those that exist now. Raises ModelNotFound if none does."""
+        """The models that exist now. Raises ModelNotFound if none does."""
         if not (found := self._existing()):
             raise ModelNotFound(f"none of the models of {self._name!r} exists: {', '.join(self.names)}", param="model")
         return found
@@ -95,7 +95,7 @@ class RouteModel:
 
     @property
     def card(self) -> ModelCard:
-        """Its capabilities are those of all its models together."""
+        """It has every capability that one of its models has."""
         cards = [model.card for model in self._existing()]
         contexts = [card.context for card in cards if card.context is not None]
         capabilities: frozenset[Capability] = frozenset().union(*(card.capabilities for card in cards))

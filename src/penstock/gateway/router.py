@@ -1,7 +1,7 @@
 """Picks a deployment for each request: takes a snapshot, lets a policy decide, records the decision.
 
-The router knows what it sent where, and learns from each ticket that ends (`settle`): whether the deployment failed,
-how long its first token took, and whether the prefix that was expected to be cached was.
+The router remembers the requests that it sent to each deployment. When a ticket ends (`settle`), it learns whether the
+deployment failed, how long its first token took, and whether the expected prefix was cached.
 """
 
 from __future__ import annotations

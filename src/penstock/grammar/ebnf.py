@@ -143,7 +143,7 @@ def _letters(source: str, text: str, place: int) -> list[str]:
             continue
         found = _ESCAPE.match(source, at)
         if found is None or (found[4] and found[4].isalnum() and found[4] not in _LETTERS):
-            raise EbnfError(f"{source[at : at + 6]!r} in {_line(text, place)} is no escape that is known")
+            raise EbnfError(f"{source[at : at + 6]!r} in {_line(text, place)} is not a known escape")
         code = found[1] or found[2] or found[3]
         if code and (int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000):
             raise EbnfError(f"{found[0]!r} in {_line(text, place)} is no character")

@@ -1,5 +1,5 @@
 """Models: architectures (`architectures/`, listed in `registry`), the layers they are wired from (`layers/`), and the
-loading of their weights (`weights/`). Without torch, but for `load_dense` and the modules it is made of
+loading of their weights (`weights/`). Without torch, except `load_dense` and the modules it uses
 (`weights.dense_form`, `weights.dummy_tensors`).
 
 model = load(spec, open_source(paths, "gguf"), PackedForm(), context=...)

@@ -1,5 +1,5 @@
-"""Observability: what a server shows of itself, made of the events that its stages emit. Nothing here decides anything
-about a request. Each thing is kept per replica (`flow.identity.Source`) and bounded.
+"""Observability: everything that a server shows, computed from the events that its stages emit. Nothing here decides
+anything about a request. Each thing is kept per replica (`flow.identity.Source`) and bounded.
 
 events          the events, as typed structs
 trace/          the journal of requests and steps, one request's timeline, views for the API, OpenTelemetry spans

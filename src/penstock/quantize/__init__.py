@@ -1,5 +1,5 @@
 """Makes quantized checkpoints: `penstock quantize`. A Hugging Face folder becomes another one, in a format that
-Penstock and others read, or a GGUF file. Needs torch, but for GGUF.
+Penstock and others read, or a GGUF file. Needs torch, except for GGUF.
 
 formats      --to → how its matrices are quantized and stored
 round_codes  round to nearest
@@ -10,5 +10,5 @@ folder       read, quantize, write
 round_rows   8 bits with a scale for each row
 gguf_model   GGUF files instead of folders: gguf_blocks, gguf_tokenizer, gguf_file
 
-Nothing else in the package imports it but the command.
+Only the command imports this package.
 """

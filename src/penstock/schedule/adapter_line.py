@@ -1,10 +1,10 @@
 """Sequences that wait for their adapters to be in memory, and who may run before them.
 
-The planner sets a sequence aside when its turn comes and its adapter is not resident. Sequences behind it whose
-adapters are resident, or that have none, go on: they are preferred. Adapters are loaded in policy order, in place of
-those that nobody uses, and no more of them than can be admitted soon. Once `MAX_OVERTAKES` sequences with adapters
-have started while the first in line found no room, no others do until it has: so the adapters in use become free, and
-no adapter waits forever.
+The planner sets a sequence aside when its turn comes and its adapter is not resident. Sequences after it whose
+adapters are resident, or that have none, are preferred and continue. Adapters are loaded in policy order. They replace
+adapters that nobody uses, and no more are loaded than can be admitted soon. Once `MAX_OVERTAKES` sequences with
+adapters have started while the first in line found no room, no others start until it has room. So the adapters in use
+become free, and no adapter waits forever.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class AdapterLine:
         return released
 
     def _load(self, sequence: Sequence, adapter: Adapter, free_slots: int) -> bool:
-        """False: those behind it may not load theirs before."""
+        """False: sequences after it may not load theirs before."""
         if len(self._loading) + len(self._released) >= max(1, free_slots):
             return False
         if self._adapters.start(adapter):

@@ -4,12 +4,12 @@ There are no phases: every running sequence lets its computed tokens catch up wi
 by policy order. The token budget goes first to sequences with a single token to compute, since their clients wait for
 the next one; then to longer chunks; what is left admits new sequences.
 
-Several tenants take turns, the least served first (`tenant_shares`): within each of the three parts, and a tenant's new
-sequences go before the longer chunks of tenants behind it. One that waits for a slot or blocks may take those of a
-tenant that was served more (`fair_preemption`).
+Several tenants take turns, the least served first (`tenant_shares`). This holds within each of the three parts, and a
+tenant's new sequences go before the longer chunks of tenants after it. A tenant that waits for a slot or blocks may
+take those of a tenant that was served more (`fair_preemption`).
 
-Background sequences (of batches) come last in policy order. A step with foreground rows computes few tokens of them,
-and a foreground sequence that finds no slot or blocks takes those of a background one.
+Background sequences (of batches) come last in policy order. A step with foreground rows computes few background
+tokens. A foreground sequence that finds no slot or blocks takes those of a background sequence.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Planner:
         return plan.build(number, now, in_flight)
 
     def _waits_for_drafts(self) -> bool:
-        """Whether so many sequences wait for the step in flight that the others do so, too: else two groups would take
-        turns, and those that wait would have a row in every second step only."""
+        """Whether so many sequences wait for the step in flight that the others should wait too. Otherwise two groups
+        would take turns, and the waiting sequences would have a row in every second step only."""
         running = self._queues.running
         waiting = sum(one.drafting is not None and one.pending > 0 and one.drafting.waits for one in running)
         return waiting > 0 and waiting >= WAITING_SHARE * len(running)
@@ -225,7 +225,7 @@ class Planner:
         self._queues.ready.reorder()
 
     def _goes_before(self, plan: PlanBuilder, share: TenantShare) -> bool:
-        """Whether the first in the queue, of another tenant, may be admitted before running sequences of this share."""
+        """Whether the first queued sequence, of another tenant, goes before running ones of this share."""
         ready = self._queues.ready
         if not ready or plan.blocks_short or plan.preempted:
             return False
@@ -242,7 +242,7 @@ class Planner:
         return used
 
     def _allocate(self, plan: PlanBuilder, sequence: Sequence, table: BlockTable, tokens: int, in_flight: bool) -> bool:
-        """Allocate blocks for `tokens`, if need be by preempting the last in policy order, which may be this one.
+        """Allocate blocks for `tokens`, if necessary by preempting the last in policy order, which may be this one.
 
         While steps in flight are going to free enough blocks, it waits for them instead of preempting. Those behind it
         may not allocate meanwhile, so the blocks are there a step or two later.

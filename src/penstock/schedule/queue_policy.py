@@ -5,7 +5,7 @@ fair      the default: tiers; within a tier tenants by virtual token counters (`
           priority. With one tenant it is first come, first served
 fcfs      first come, first served
 priority  tiers, and within a tier the priority that the client sent
-deadline  least slack first: by the time at which work must begin to meet the latency target
+deadline  least slack first: by the latest time at which work can begin and still meet the latency target
 
 Nothing starves: a priority or tier is worth some seconds of waiting (`ageing_s`). Under `fair` tiers age in
 `SequenceQueues`, where a tenant's turn is decided.

@@ -143,7 +143,7 @@ class Sequence:
         )
 
     def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
-        """Add those of prompt tokens start + 1 and on. After a preemption some come a second time."""
+        """Add the log-probabilities of prompt tokens from start + 1 on. After a preemption some come again."""
         if self.prompt_logprobs is not None:
             self.prompt_logprobs += logprobs[len(self.prompt_logprobs) - start :]
 

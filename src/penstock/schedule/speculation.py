@@ -1,9 +1,9 @@
 """How many tokens may be drafted for a sequence: as many as it can pay for.
 
-A sequence has a credit, in units of the time in which a step draws one token. Drafts cost what they lengthen the step
-by, right ones earn the tokens they save, and every output token earns a little. So a sequence of which no draft is
-ever right loses at most `FIRST_CREDIT` and `TOKEN_CREDIT` per token against one without drafts. Whether a draft is
-worth its price is decided by the backend, which sees what is proposed (`speculate.draft_length`).
+A sequence has a credit, in units of the time in which a step draws one token. Drafts cost the time by which they
+lengthen the step, right drafts earn the tokens they save, and every output token earns a little. So a sequence whose
+drafts are never right loses at most `FIRST_CREDIT` and `TOKEN_CREDIT` per token against one without drafts. The
+backend, which sees the proposals, decides whether a draft is worth its price (`speculate.draft_length`).
 """
 
 from __future__ import annotations

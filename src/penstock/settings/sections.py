@@ -73,13 +73,14 @@ class ModelSettings(Section, frozen=True):
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Compute dtype.")] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Device of the model.")] = "auto"
     load_format: Annotated[
-        Literal["auto", "dummy"], Meta(description="dummy: random weights from the model's config alone.")
+        Literal["auto", "dummy"],
+        Meta(description="dummy: random weights; only the model's config is read."),
     ] = "auto"
     quantize: Annotated[
         Literal["fp8", "int8", "int4"] | None,
         Meta(
-            description="Quantize float weights at load time: int8 or int4 with the native CPU kernels, or on a GPU "
-            "that or fp8. [default: no]"
+            description="Quantize float weights at load time: int8 or int4 with the native CPU kernels; int8, int4 or "
+            "fp8 on a GPU. [default: no]"
         ),
     ] = None
     context: Annotated[
@@ -88,8 +89,8 @@ class ModelSettings(Section, frozen=True):
     adapters: Annotated[
         tuple[str | AdapterEntry, ...],
         Meta(
-            description="LoRA adapter, as NAME=SOURCE (folder, .gguf file, hub id or pypi:): served as MODEL@NAME. "
-            "See docs/ADAPTERS.md."
+            description="LoRA adapter, as NAME=SOURCE (folder, .gguf file, hub id or pypi:), which requests name as "
+            "MODEL@NAME. See docs/ADAPTERS.md."
         ),
     ] = ()
 
@@ -111,25 +112,26 @@ class CacheSettings(Section, frozen=True):
     kv_dtype: Annotated[
         KvDtype,
         Meta(
-            description="KV cache dtype; two for keys and values, as in int8,int4. auto: float16 with the native CPU "
-            "kernels, else the model's dtype. GPUs have fp8, int8 and int4, the native CPU kernels int8 and int4. int4 "
-            "saves memory at a loss of quality (docs/QUANTIZATION.md)."
+            description="Dtype of the KV cache; two names, as in int8,int4, are for keys and for values. auto: float16 "
+            "with the native CPU kernels, else the model's dtype. GPUs also have fp8, int8 and int4, the native CPU "
+            "kernels int8 and int4. int4 saves memory at a loss of quality (docs/QUANTIZATION.md)."
         ),
     ] = "auto"
     adapter_memory: Annotated[
         str | None,
         Meta(
             description="Memory for loaded LoRA adapters, such as 2GiB; the least recently used make room. auto: 1GiB, "
-            "on a GPU 4GiB of its memory. Of each rank; on a CPU ranks share out the 1GiB of auto. [default: auto; on "
-            "a GPU none, unless adapters are named]"
+            "on a GPU 4GiB of its memory. With tensor-parallel each rank takes this much; ranks on a CPU share the "
+            "1GiB of auto. [default: auto; on a GPU none, unless adapters are named]"
         ),
     ] = None
     prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True
     kv_events: Annotated[
         str | None,
         Meta(
-            description="Address where cached blocks, with their tokens, are published for other routers in vLLM's "
-            "format, such as tcp://127.0.0.1:5557; further replicas take the ports behind it. [default: none]"
+            description="Address, such as tcp://127.0.0.1:5557, where the server publishes which blocks it caches, "
+            "with their tokens, for other routers in vLLM's format; further replicas take the next ports. "
+            "[default: none]"
         ),
     ] = None
 
@@ -143,7 +145,9 @@ class CacheSettings(Section, frozen=True):
             )
         if not self.prefix_caching:
             raise InvalidSetting(
-                "kv_events: without prefix_caching no block stays cached: leave one of them out", param="kv_events"
+                "kv_events: without prefix_caching no block stays cached: turn prefix_caching on, or leave kv_events "
+                "out",
+                param="kv_events",
             )
 
     def for_replica(self, number: int) -> CacheSettings:
@@ -158,8 +162,8 @@ class ScheduleSettings(Section, frozen=True):
     step_tokens: Annotated[
         Positive | None,
         Meta(
-            description="Token budget of a step. [default: 512 on a CPU; on a GPU 8192, or 16384 if the weights "
-            "take 4 GiB or less]"
+            description="Most tokens that one step computes. [default: 512 on a CPU; on a GPU 8192, or 16384 if the "
+            "weights take 4 GiB or less]"
         ),
     ] = None
     max_sequences: Annotated[
@@ -175,23 +179,24 @@ class ScheduleSettings(Section, frozen=True):
     policy: Annotated[
         Literal["fair", "fcfs", "priority", "deadline"],
         Meta(
-            description="Queue policy: tenants in turn by the tokens they were served, by arrival, by request "
-            "priority, or by latency target."
+            description="Order of the queue. fair: tenants take turns by the tokens they were served; fcfs: by "
+            "arrival; priority: by the request's priority; deadline: by latency target. See docs/TENANTS.md."
         ),
     ] = "fair"
     ageing_s: Annotated[
-        float, Meta(gt=0, description="Seconds of waiting that are worth one tier (policies fair and priority).")
+        float, Meta(gt=0, description="Seconds of waiting that raise a request one tier (policies fair and priority).")
     ] = 120.0
     ttft_targets_s: Annotated[
         str,
         Meta(
             pattern=r"^ *\d+(\.\d+)?( *, *\d+(\.\d+)?)* *$",
-            description="Seconds to the first token that the deadline policy aims at, by tier, comma-separated.",
+            description="Targets of the deadline policy: seconds to the first token for the tiers interactive, "
+            "standard and bulk, comma-separated.",
         ),
     ] = "1,5,60"
     lookahead: Annotated[
         Literal[0, 1] | None,
-        Meta(description="Steps planned ahead of the last settled one. [default: 0 on a CPU, 1 on a GPU]"),
+        Meta(description="Steps planned before the result of the last one is known. [default: 0 on a CPU, 1 on a GPU]"),
     ] = None
 
     @property
@@ -207,31 +212,36 @@ class EngineSettings(Section, frozen=True):
     tensor_parallel: Annotated[
         Positive,
         Meta(
-            description="Processes (ranks) that the model is split over, each with its share of every layer and, where "
-            "there are GPUs, one of its own."
+            description="Number of processes (ranks) that each hold a share of every layer; on GPUs each rank has a "
+            "GPU of its own. See docs/SCALING.md."
         ),
     ] = 1
     pipeline_parallel: Annotated[
-        Positive, Meta(description="Only 1: layers are not divided among processes. See tensor-parallel.")
+        Positive, Meta(description="Only 1 is supported: layers are not divided among processes. Use tensor-parallel.")
     ] = 1
     deterministic: Annotated[
         bool,
         Meta(
-            description="The tokens of a request do not depend on what else is computed with it, bit by bit. On a GPU "
-            "that takes kernels of its own, which are slower; the native CPU kernels always compute so."
+            description="Make the tokens of a request independent of the batch, bit by bit. On a GPU this uses other, "
+            "slower kernels; the native CPU kernels always compute so."
         ),
     ] = False
     speculate: Annotated[
         str,
         Meta(
-            description="Draft tokens and verify several in one step; the output is the same. lookup: what occurred "
-            "before (prompt lookup); draft:MODEL: a smaller model with the same vocabulary; eagle:FOLDER, "
-            "medusa:FOLDER: a trained head; mtp: the model's own MTP layers; auto: lookup where the backend can; off.",
+            description="Speculative decoding: draft tokens and verify several in one step; the output is the same. "
+            "lookup: draft what followed the same tokens before (prompt lookup); draft:MODEL: a smaller model with the "
+            "same vocabulary; eagle:FOLDER, medusa:FOLDER: a trained head; mtp: the model's own MTP layers; auto: "
+            "lookup if the backend can; off. See docs/SPECULATION.md.",
         ),
     ] = "off"
     speculate_audit: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of the steps with drafts that are computed again without, and compared."),
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of the steps with drafts that are checked by computing them without.",
+        ),
     ] = 0.0
 
 

@@ -14,21 +14,31 @@ MAX_FRONTENDS = 64
 class RoutingSettings(Section, frozen=True):
     routing_policy: Annotated[
         Literal["prefix", "load", "ttft", "cost", "name"],
-        Meta(description="How requests are divided among replicas: see docs/ROUTING.md."),
+        Meta(description="How requests are divided among the replicas of a model: see docs/ROUTING.md."),
     ] = "prefix"
-    region: Annotated[str | None, Meta(description="Label of models that are preferred. [default: none]")] = None
+    region: Annotated[
+        str | None,
+        Meta(description="Region label; models with the same label are preferred. [default: none]"),
+    ] = None
     ttft_target_s: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="TTFT that the ttft policy aims at. [default: the least]")
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Target of the routing policy ttft. [default: the least]"),
     ] = None
     fallback_deadline_s: Annotated[
-        float, Meta(gt=0, description="Seconds to the first output, over all attempts of a request that may fall back.")
+        float,
+        Meta(gt=0, description="Seconds to the first output, over all attempts of a request with a fallback."),
     ] = 60.0
     fallback_after_s: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(description="Seconds without output after which the next model is tried. [default: only on failure]"),
     ] = None
     fallback_rounds: Annotated[
-        int, Meta(ge=0, le=10, description="Repetitions of a chain of models, or of an upstream, after it has failed.")
+        int,
+        Meta(
+            ge=0,
+            le=10,
+            description="Further rounds through a chain of models, or to an upstream, after a failure.",
+        ),
     ] = 2
 
 
@@ -40,7 +50,7 @@ class ServeSettings(Section, frozen=True):
         Meta(
             ge=0,
             le=MAX_FRONTENDS,
-            description="Frontend processes that share the address; 0: by cores and device. See docs/SCALING.md.",
+            description="Frontend processes behind one address; 0: by cores and device. See docs/SCALING.md.",
         ),
     ] = 1
     api_key: Annotated[
@@ -78,7 +88,7 @@ class ServeSettings(Section, frozen=True):
     drain_s: Annotated[float, Meta(ge=0, description="Seconds for running requests to finish at shutdown.")] = 30.0
     max_loaded: Annotated[
         Positive | None,
-        Meta(description="Models of [[models]] in memory at once; others are swapped. [default: what fits]"),
+        Meta(description="Most models of [[models]] in memory at once; others take turns. [default: what fits]"),
     ] = None
     stall_s: Annotated[
         float, Meta(gt=0, description="Seconds without a read after which a slow client is dropped.")
@@ -88,11 +98,11 @@ class ServeSettings(Section, frozen=True):
     ] = 300.0
     default_max_tokens: Annotated[
         Positive | None,
-        Meta(description="max_tokens of chat requests without a limit. [default: up to the context length]"),
+        Meta(description="max_tokens of chat requests that set none. [default: up to the context length]"),
     ] = None
     max_body: Annotated[str, Meta(description="Maximum request body, such as 16MiB.")] = "16MiB"
     max_file: Annotated[str, Meta(description="Maximum file uploaded for a batch, such as 200MB.")] = "200MB"
-    max_adapter: Annotated[str, Meta(description="Maximum LoRA adapter that is uploaded, such as 1GiB.")] = "1GiB"
+    max_adapter: Annotated[str, Meta(description="Maximum uploaded LoRA adapter, such as 1GiB.")] = "1GiB"
     adapter_folders: Annotated[
         str | None,
         Meta(
@@ -162,19 +172,19 @@ class TenantSettings(Section, frozen=True):
     limits_unavailable: Annotated[
         Literal["closed", "open"],
         Meta(
-            description="What becomes of requests while limits cannot be checked or usage cannot be recorded: "
-            "rejected with 503, or let through."
+            description="While limits cannot be checked or usage cannot be recorded: closed rejects requests with "
+            "503, open lets them through."
         ),
     ] = "closed"
     revoked_streams: Annotated[
         Literal["end", "finish"],
-        Meta(description="What becomes of running requests when their key is revoked or expires."),
+        Meta(description="When a key is revoked or expires: end its running requests, or let them finish."),
     ] = "end"
 
 
 class ObserveSettings(Section, frozen=True):
     events: Annotated[bool, Meta(description="Record events of every stage, for /ui and /observe.")] = True
-    keep_texts: Annotated[bool, Meta(description="Keep prompts and responses with the record of a request.")] = False
+    keep_texts: Annotated[bool, Meta(description="Keep prompts and responses with the record of each request.")] = False
     log_format: Annotated[Literal["human", "json"], Meta(description="Log line format.")] = "human"
     otel_endpoint: Annotated[
         str | None,
@@ -200,5 +210,5 @@ class ObserveSettings(Section, frozen=True):
     ] = None
     slo_window_s: Annotated[float, Meta(gt=0, description="Window of the SLOs in seconds.")] = 300.0
     slo_webhook: Annotated[
-        str | None, Meta(description="Webhook URL for alerts that begin and end. [default: none]")
+        str | None, Meta(description="URL to which the start and end of alerts are posted. [default: none]")
     ] = None

@@ -1,4 +1,4 @@
-"""From generated tokens to the text that the client sees: text is passed on once no later token can change it.
+"""From generated tokens to the text that the client sees. Text is passed on once no later token can change it.
 
 active_request  one request that the engine works on: its Submits, its choices
 choice          one choice: Deltas in, Chunks out

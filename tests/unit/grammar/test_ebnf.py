@@ -99,7 +99,7 @@ def test_texts(compiler: Compiler, tokenizer: Tokenizer, grammar: str, taken: st
         ('root ::= "a"{}', "has no number"),
         ('root ::= "a"{3,2}', "out of order"),
         ('root ::= "a"{99999}', "above 10000"),
-        (r'root ::= "\q"', "is no escape that is known"),
+        (r'root ::= "\q"', "is not a known escape"),
         (r'root ::= "\ud800"', "is no character"),
         ("root ::= []", "is empty"),
         ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "nested too deeply"),

@@ -97,11 +97,11 @@ def test_bytes_of_the_weights(folder: Path, tmp_path: Path) -> None:
         (lambda t: [t.pop(name) for name in list(t) if ".mlp." in name], "gate_proj.weight and 4 more"),
         (
             lambda t: t.update({"model.layers.3.mlp.up_proj.weight": torch.zeros(96, 64)}),
-            "llama model has no use for: model.layers.3.mlp.up_proj.weight",
+            "llama model does not use: model.layers.3.mlp.up_proj.weight",
         ),
         (
             lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}),
-            "no use for: model.layers.0.self_attn.q_proj.bias",
+            "does not use: model.layers.0.self_attn.q_proj.bias",
         ),
         (
             lambda t: t.update({"model.norm.weight": torch.zeros(63)}),

@@ -59,7 +59,7 @@ class Channel:
         self.socket.sendall(MAGIC + nonce)
         opening = self._read(len(MAGIC) + NONCE_BYTES, until)
         if opening[: len(MAGIC)] != MAGIC:
-            raise TransferError("refused", "the other side is no engine of this version")
+            raise TransferError("refused", "the other side is not an engine of this version")
         other = opening[len(MAGIC) :]
         nonces = nonce + other if listens else other + nonce
         if not listens:

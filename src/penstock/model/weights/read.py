@@ -74,7 +74,7 @@ def _checkpoint_names(
         raise WeightsMismatch(f"weights of {spec.name} lack {_some(missing)}", param="model")
     if surplus := [name for name in names if name not in required and not ignored.fullmatch(name)]:
         raise WeightsMismatch(
-            f"weights of {spec.name} have tensors that a {spec.architecture} model has no use for: {_some(surplus)}",
+            f"weights of {spec.name} have tensors that a {spec.architecture} model does not use: {_some(surplus)}",
             param="model",
         )
     for name, shape in required.items():

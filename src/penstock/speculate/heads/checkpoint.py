@@ -61,7 +61,7 @@ class HeadCheckpoint:
         if left:
             more = f" and {len(left) - NAMED_AT_MOST} more" if len(left) > NAMED_AT_MOST else ""
             raise WeightsMismatch(
-                f"{self.folder} has tensors that {kind} has no use for: {', '.join(left[:NAMED_AT_MOST])}{more}",
+                f"{self.folder} has tensors that {kind} does not use: {', '.join(left[:NAMED_AT_MOST])}{more}",
                 param="speculate",
             )
 

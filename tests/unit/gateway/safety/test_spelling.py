@@ -65,7 +65,7 @@ def test_spellings_that_read_the_same_match(written: str) -> None:
     ["Mueller", "M.ü.l.l.e.r", "Мüller", "Strase 7", f"x{ZERO_WIDTH}y", f"a{ZERO_WIDTH}", "👩\u200d🚀", "Müll"],
 )
 def test_other_text_is_shown_as_it_is(written: str) -> None:
-    """Of these, spaced letters and homoglyphs are what docs/SAFETY.md says is not seen."""
+    """Of these, docs/SAFETY.md says that rules do not match spaced letters and homoglyphs."""
     for pieces in both_splits(f"so {written} it {written}"):
         assert show(pieces, TERMS) == (f"so {written} it {written}", None)
 

@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[Callable[..., Path], dict[str, Any], type[PenstockError],
         draft_heads.eagle1,
         {"change": {"layers.0.mlp.experts.0.weight": ones(2)}},
         WeightsMismatch,
-        "EAGLE-1 has no use for: layers.0.mlp.experts.0.weight",
+        "EAGLE-1 does not use: layers.0.mlp.experts.0.weight",
     ),
     "shape": (
         draft_heads.eagle1,

@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[PenstockError], str]] = {
     "another target": ({"hidden_size": 64}, ModelInvalid, "made for another model"),
     "no heads": ({"medusa_num_heads": 0}, ModelInvalid, "medusa_num_heads must be an integer in"),
     "more heads": ({"medusa_num_heads": 4}, WeightsMismatch, "lacks the tensor 3.0.linear.weight"),
-    "fewer heads": ({"medusa_num_heads": 2}, WeightsMismatch, "Medusa has no use for: 2.0.linear.bias"),
+    "fewer heads": ({"medusa_num_heads": 2}, WeightsMismatch, "Medusa does not use: 2.0.linear.bias"),
     "map": ({"truncated_vocab_size": 7}, ModelInvalid, "truncated_vocab_size needs the tensor token_map"),
     "ids": (
         {"truncated_vocab_size": 1, "change": {"token_map": np.array([-1])}},
