@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from penstock.startup.server_models import ServerModels
 from penstock.system import gc_control
 from penstock.system.daemon_thread import run_in_daemon_thread
 from penstock.system.heap import trim_heap
+from penstock.system.private_folder import PrivateFolder
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -197,7 +197,7 @@ async def _load(
     journal = composition.journal(settings, Source(found[0].entry.name))
     safety = await asyncio.to_thread(composition.safety, settings, journal)
     status.begin("starting the engine")
-    sockets = None if frontends == 1 else Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+    sockets = None if frontends == 1 else closing.enter_context(PrivateFolder())
     models = ServerModels(settings, draw_secret(), journal, cluster, sockets)
     closing.push(functools.partial(_close_models, models))
     models.spawn(found, status.begin)
