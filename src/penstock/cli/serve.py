@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_NAMED_ADAPTERS = 8  # of a model, when the server is ready
 PHASE_S = 0.05  # between two looks at the engine's phases
 ON_DISK_S = 0.2  # enough to find a model on this machine: its engine process is then started before anything else
 
@@ -333,11 +334,7 @@ def _announce(registry: ModelRegistry, say: Say, for_people: bool, url: str) -> 
         return
     say("ready")
     rows = {"url": f"{url}/v1"}
-    if len(registry) > 1:
-        for model in registry:
-            rows[model.card.name] = _summary(model)
-    else:
-        rows |= _rows_of_one(registry.default)
+    rows |= _rows_of_several(registry) if len(registry) > 1 else _rows_of_one(registry.default)
     rows |= {"interface": f"{url}/ui", "docs": f"{url}/docs"}
     width = max(map(len, rows))
     click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
@@ -348,6 +345,20 @@ def _summary(model: ServedModel) -> str:
     several = f", {replicas} replicas" if replicas > 1 else ""
     context = f", {model.card.context:,} tokens" if model.card.context is not None else ""
     return f"{'upstream ' + model.card.owner if model.card.remote else model.state.value}{several}{context}"
+
+
+def _rows_of_several(registry: ModelRegistry) -> dict[str, str]:
+    from penstock.deployment.adapter_model import AdapterModel
+
+    rows, many = {}, {base.name for base in registry.local if len(registry.adapters_of(base)) > MAX_NAMED_ADAPTERS}
+    for model in registry:
+        if not isinstance(model, AdapterModel) or model.base.name not in many:
+            rows[model.card.name] = _summary(model)
+    return rows | {
+        f"{base.name}@…": f"{len(registry.adapters_of(base)):,} adapters: `penstock adapters list` names them"
+        for base in registry.local
+        if base.name in many
+    }
 
 
 def _rows_of_one(model: ServedModel) -> dict[str, str]:
