@@ -73,8 +73,7 @@ class LLM:
         self.model = composition.model(self.settings, pulling)
         preflight.check(self.settings, self.model.spec)
         self.adapters = {
-            name: adapter_of(name, files)
-            for name, files in find_adapters(self.settings, self.model.spec, pulling).items()
+            name: adapter_of(name, files) for name, files in find_adapters(self.settings, self.model, pulling).items()
         }
         self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
         with ThreadPoolExecutor(1, "pipeline") as thread:  # weights are packed without the interpreter lock

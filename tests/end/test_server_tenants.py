@@ -23,7 +23,7 @@ BLOCK = 16
 
 @pytest.fixture(scope="module")
 def server(tiny: Path) -> Iterator[Server]:
-    options = ("--log-format", "json", "--keep-texts", "--kv-memory", "100MB")
+    options = ("--log-format", "json", "--keep-texts", "--kv-memory", "100MB", "--slo-queue-depth", "1000")
     with Server(tiny, *options, api_key=f"{ALICE},{BOB}", **SECRETS) as server:
         yield server
 

@@ -20,7 +20,7 @@ from helpers.triton_device import DEVICE, INTERPRETED, MARKS
 from penstock.flow import Adapter
 from penstock.forward import delta_tiles
 from penstock.forward.delta_tiles import numbers_of, step_deltas
-from penstock.forward.device_adapters import DeviceAdapter, device_adapters
+from penstock.forward.device_adapters import DeviceAdapter, device_adapters, device_copier
 from penstock.forward.torch_adapters import TorchAdapter
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
@@ -44,7 +44,8 @@ FAMILIES = ("llama",) if INTERPRETED else tiny_models.FAMILIES
 
 
 def load_adapters(spec: ModelSpec, adapters: list[Adapter], dtype: torch.dtype) -> tuple[list[DeviceAdapter], Any]:
-    cache, memory = device_adapters(spec, dtype, DEVICE, 64 << 20)
+    copier = device_copier(spec, dtype, DEVICE, 64 << 20)
+    cache, memory = device_adapters(copier, 64 << 20), copier.memory
     for one in adapters:
         assert cache.start(one)
         [(_, error)] = cache.take_finished(wait_s=60.0)

@@ -21,7 +21,7 @@ from helpers.thread_ranks import ThreadRanks, run_ranks
 from helpers.triton_device import DEVICE, INTERPRETED, MARKS
 from penstock.forward import delta_tiles
 from penstock.forward.delta_tiles import numbers_of, step_deltas
-from penstock.forward.device_adapters import DeviceAdapter, device_adapters
+from penstock.forward.device_adapters import DeviceAdapter, device_adapters, device_copier
 from penstock.forward.torch_adapters import TorchAdapter
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.cuda_rank_ops import CudaRankOperations
@@ -65,7 +65,8 @@ def test_ranks_are_one(
 
     def run(ranks: ThreadRanks) -> list[Tensor]:
         own, shard = CudaOperations(), shards[ranks.rank]
-        cache, memory = device_adapters(spec, dtype, DEVICE, 64 << 20, shard=shard)
+        copier = device_copier(spec, dtype, DEVICE, 64 << 20, shard=shard)
+        cache, memory = device_adapters(copier, 64 << 20), copier.memory
         for one in adapters:
             assert cache.start(one)
             assert cache.take_finished(wait_s=60.0) == [(one, None)]

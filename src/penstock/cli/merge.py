@@ -9,7 +9,7 @@ import click
 from penstock.cli.options import debug_option
 from penstock.cli.progress import counting, download_bar
 from penstock.cli.text import size_text
-from penstock.store.adapter import check_adapter, open_adapter
+from penstock.store.adapter import check_files, open_adapter
 from penstock.store.adapter_source import resolve_adapter
 from penstock.store.resolve import resolve
 
@@ -28,7 +28,7 @@ def merge(base: str, adapter: str, out: Path) -> None:
     with download_bar() as pulling:
         files = resolve(base, progress=pulling)
         opened = open_adapter(resolve_adapter(adapter, progress=pulling))
-    check_adapter(opened.spec, files.spec)
+    check_files(opened, files)
     from penstock.model.merge import merge as merge_weights  # with numpy
 
     with counting() as report:

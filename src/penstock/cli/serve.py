@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -34,11 +33,13 @@ from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
+from penstock.settings.unused import check_database
 from penstock.startup.find_models import FoundModel, check_names, find_models
 from penstock.startup.server_models import ServerModels
 from penstock.system import gc_control
 from penstock.system.daemon_thread import run_in_daemon_thread
 from penstock.system.heap import trim_heap
+from penstock.system.private_folder import PrivateFolder
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_NAMED_ADAPTERS = 8  # of a model, when the server is ready
 PHASE_S = 0.05  # between two looks at the engine's phases
 ON_DISK_S = 0.2  # enough to find a model on this machine: its engine process is then started before anything else
 
@@ -100,6 +102,7 @@ def _start(values: dict[str, Any]) -> None:
         from penstock.observe.trace.otel import exporter_class
 
         exporter_class()  # raises here if the package is missing, not after the engine has started
+    check_database(settings)
     check_names(settings)  # before the port: an unknown model is reported first
     frontends = frontend_count(settings)
     listener = bind(settings.serve, shared=frontends > 1)
@@ -195,7 +198,7 @@ async def _load(
     journal = composition.journal(settings, Source(found[0].entry.name))
     safety = await asyncio.to_thread(composition.safety, settings, journal)
     status.begin("starting the engine")
-    sockets = None if frontends == 1 else Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+    sockets = None if frontends == 1 else closing.enter_context(PrivateFolder())
     models = ServerModels(settings, draw_secret(), journal, cluster, sockets)
     closing.push(functools.partial(_close_models, models))
     models.spawn(found, status.begin)
@@ -331,11 +334,7 @@ def _announce(registry: ModelRegistry, say: Say, for_people: bool, url: str) -> 
         return
     say("ready")
     rows = {"url": f"{url}/v1"}
-    if len(registry) > 1:
-        for model in registry:
-            rows[model.card.name] = _summary(model)
-    else:
-        rows |= _rows_of_one(registry.default)
+    rows |= _rows_of_several(registry) if len(registry) > 1 else _rows_of_one(registry.default)
     rows |= {"interface": f"{url}/ui", "docs": f"{url}/docs"}
     width = max(map(len, rows))
     click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
@@ -346,6 +345,20 @@ def _summary(model: ServedModel) -> str:
     several = f", {replicas} replicas" if replicas > 1 else ""
     context = f", {model.card.context:,} tokens" if model.card.context is not None else ""
     return f"{'upstream ' + model.card.owner if model.card.remote else model.state.value}{several}{context}"
+
+
+def _rows_of_several(registry: ModelRegistry) -> dict[str, str]:
+    from penstock.deployment.adapter_model import AdapterModel
+
+    rows, many = {}, {base.name for base in registry.local if len(registry.adapters_of(base)) > MAX_NAMED_ADAPTERS}
+    for model in registry:
+        if not isinstance(model, AdapterModel) or model.base.name not in many:
+            rows[model.card.name] = _summary(model)
+    return rows | {
+        f"{base.name}@…": f"{len(registry.adapters_of(base)):,} adapters: `penstock adapters list` names them"
+        for base in registry.local
+        if base.name in many
+    }
 
 
 def _rows_of_one(model: ServedModel) -> dict[str, str]:

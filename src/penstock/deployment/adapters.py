@@ -20,7 +20,7 @@ from penstock.deployment.protocol import Price
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import AdapterBusy, AlreadyExists, InvalidRequest, PenstockError
 from penstock.settings.sections import ADAPTER_NAME, AdapterEntry, PriceSettings
-from penstock.store.adapter import check_adapter, open_adapter
+from penstock.store.adapter import check_adapter, check_files, open_adapter
 from penstock.store.adapter_source import resolve_adapter
 from penstock.store.adapter_spec import AdapterFiles
 from penstock.store.package import SCHEME
@@ -53,7 +53,9 @@ class AdapterManager:
             if base is None or self.registry.name_of(own) is not None:
                 continue  # of another server that shares the folder, or the settings have it, too
             try:
-                self._serve(base, record, self._open_kept(record))
+                files = self._open_kept(record)
+                check_files(files, base.files)
+                self._serve(base, record, files)
             except PenstockError as error:
                 logger.warning("the adapter %s, which was added before the start, is not back: %s", own, error.message)
 
@@ -66,6 +68,7 @@ class AdapterManager:
         async with self._changing:
             self._check_free(model, entry, replace=replace, bare=bare)
             files = await asyncio.to_thread(self._open, entry.source)
+            await asyncio.to_thread(check_files, files, model.files)
             return await self._adopt(model, entry, files, source=entry.source, replace=replace)
 
     async def add_upload(
@@ -76,7 +79,8 @@ class AdapterManager:
         async with self._changing:
             self._check_free(model, entry, replace=replace)
             opened = await asyncio.to_thread(upload.complete)
-            check_adapter(replace_fields(opened.spec, name=name), model.files.spec)
+            named = replace_fields(opened, spec=replace_fields(opened.spec, name=name))
+            await asyncio.to_thread(check_files, named, model.files)
             files = await asyncio.to_thread(self.store.publish, upload, model.name, name)
             return await self._adopt(model, entry, files, source="", replace=replace)
 
@@ -169,7 +173,6 @@ class AdapterManager:
         self, base: LocalModel, entry: AdapterEntry, files: AdapterFiles, *, source: str, replace: bool
     ) -> AdapterModel:
         """Serve it, instead of one of the same name if there is one, and keep a record of it."""
-        check_adapter(files.spec, base.files.spec)
         record = AdapterRecord(
             base=base.name,
             name=entry.name,

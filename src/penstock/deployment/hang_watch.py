@@ -22,6 +22,8 @@ class HangWatch:
     def look(self, engine: object, *, busy: bool) -> bool:
         """Call LOOKS times in the time that a busy engine may be silent. Whether it has been silent since the last
         look; `hangs` says if that was once too often."""
+        if self._before is None or self._before[0] is not engine:
+            self.ping = None  # another answers no question to the one before
         now = (engine, self.signs)
         self._silent = self._silent + 1 if now == self._before and busy else 0
         self._before = now

@@ -210,7 +210,7 @@ class Replica:
         while True:
             await asyncio.sleep(hang_s / LOOKS)
             self._pump()  # messages that have arrived count, read or not
-            silent = watch.look(self._engine, busy=bool(self._dispatcher.sequences) and self._state is State.READY)
+            silent = watch.look(self._engine, busy=self._queries.busy or (self.open > 0 and self._state is State.READY))
             if watch.hangs:
                 self.end_engine(f"the engine gave no sign of life for {hang_s:g} s and was ended")
             elif silent and watch.ping is None:  # a prompt of many steps may have nothing to tell: is there progress?

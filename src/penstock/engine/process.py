@@ -8,10 +8,8 @@ guard.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +22,7 @@ from penstock.flow import Frame, Reply, Start
 from penstock.flow.messages import FromEngine, Stop, ToEngine
 from penstock.flow.transfer import TransferSetup
 from penstock.settings import Settings, child_environment, to_wire
+from penstock.system.private_folder import PrivateFolder
 from penstock.system.resources import only_gpus
 
 STOP_GRACE_S = 5.0
@@ -45,8 +44,8 @@ class ProcessEngine(RemoteEngine):
         """`on_phase` is called with each phase of its start. `gpus`: the GPUs that it sees; none: all. `listen`:
         where more frontends connect. `transfer`: how it exchanges KV blocks with other engines."""
         super().__init__(on_phase)
-        self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
-        address = f"ipc://{Path(self.folder) / 'engine'}"
+        self._folder = PrivateFolder()
+        address = f"ipc://{self._folder.path / 'engine'}"
         read_end, write_end = os.pipe()
         self.link = open_frontend_link(address, read_end)
         try:
@@ -111,7 +110,7 @@ class ProcessEngine(RemoteEngine):
         starting = self.facts is None
         messages = super().read_messages(timeout_s)
         if starting and self.facts is not None:
-            self._remove_folder()  # both are connected: nothing is left to clean up if they are killed
+            self._folder.remove()  # both are connected: nothing is left to clean up if they are killed
         return messages
 
     def _receive(self, timeout_s: float | None) -> list[FromEngine]:
@@ -139,7 +138,4 @@ class ProcessEngine(RemoteEngine):
     def _close_link(self) -> None:
         self.link.close()
         os.close(self.link.lifeline)
-        self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()

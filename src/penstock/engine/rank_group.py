@@ -10,12 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +25,7 @@ from penstock.errors import EngineDied
 from penstock.flow import Failure
 from penstock.flow.ranks import RankAdapter, RankJoin, RankLoaded, RankStart, RankWork
 from penstock.settings import Settings, child_environment, to_wire
+from penstock.system.private_folder import PrivateFolder
 from penstock.system.resources import only_gpus
 
 logger = logging.getLogger(__name__)
@@ -103,8 +101,8 @@ class RankGroup:
     def __init__(self, settings: Settings, world: int, *, have_gpus: bool = False) -> None:
         """Starts ranks 1 .. world - 1; they load their weights while this process loads its own. `have_gpus`: one
         each; the first is this process's."""
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-ranks-"))  # mode 0700
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # at exit, too
+        self._private = PrivateFolder()
+        self.folder = self._private.path
         self._others: list[RankProcess] = []
         self._closing, self._wake = os.pipe()  # a byte tells the watch that the end is meant
         self._watcher: threading.Thread | None = None
@@ -147,7 +145,7 @@ class RankGroup:
         os.close(self._closing)
         for other in self._others:
             other.close()
-        self._remove_folder()
+        self._private.remove()
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -159,6 +157,6 @@ class RankGroup:
         if self._closing in ended:
             return
         logger.error("%s; its group ends", "; ".join(others[handle].death() for handle in ended))
-        self._remove_folder()
+        self._private.remove()
         logging.shutdown()
         os._exit(1)  # an orderly exit may wait for a sum that never comes

@@ -25,14 +25,13 @@ class AcceptedDraws:
         firsts = list(accumulate(draws, initial=0))
         ends = accumulate(row.count for row in rows)
         at = [end - count for end, count in zip(ends, draws, strict=True)]
-        self._rows, count, total = rows, len(rows), firsts[-1]
-        self.on_device = torch.empty(count + 2 * total, dtype=torch.int32, device=drawn.device)
+        count, total = len(rows), firsts[-1]
+        self.on_device = torch.empty(count + total, dtype=torch.int32, device=drawn.device)
         self.places = upload([firsts, [*at, 0]], drawn.device)
         accept(drawn, computed, self.places, self.on_device)
         self._copy = Readback(self.on_device)
         self.kept = Part(self, 0, count)  # [rows] how many draws of each count
         self.tokens = Part(self, count, count + total)  # [draws]
-        self._drafts = Part(self, count + total, count + 2 * total)  # [draws] the draft of its position; -1: none
         self._values: list[int] | None = None
 
     def read(self) -> list[int]:
@@ -40,15 +39,6 @@ class AcceptedDraws:
         if self._values is None:
             self._values = self._copy.tolist()
         return self._values
-
-    def drafts(self) -> dict[int, list[int]]:
-        """By slot. Waits for the device."""
-        drafts, place, found = self._drafts.tolist(), 0, {}
-        for row in self._rows:
-            if row.draws > 1:
-                found[row.slot] = drafts[place : place + row.draws - 1]
-            place += row.draws
-        return found
 
 
 class Part(NamedTuple):

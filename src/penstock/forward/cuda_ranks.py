@@ -57,28 +57,32 @@ class RankPlace:
 
     def telling(self, message: RankWork) -> AbstractContextManager[None]:
         """The same, of what it computes within the block: a failure there ends the group."""
-        if self.followers is None:
-            return nullcontext()
         self.tell(message)
-        return GroupEnds()
+        return self._ending()
 
     def together(self, attempt: Callable[[], None], undo: Callable[[], None] = lambda: None) -> None:
         """What all ranks do, or none: `attempt` raises OutOfMemory where it cannot be done, and so does this then, on
-        every rank; `undo` is called where it could."""
+        every rank; `undo` is called where it could. Any other failure ends the group: others wait for this rank."""
         failure: OutOfMemory | None = None
-        try:
-            attempt()
-        except OutOfMemory as error:
-            failure = error
-        can = failure is None
-        if self.ranks is not None:
-            can = self.ranks.least([int(can)]) == [1]
-        if can:
-            return
-        if failure is None:
-            undo()
-            failure = OutOfMemory("another rank of the engine has not enough memory: its log says more", param="model")
-        raise failure
+        with self._ending():
+            try:
+                attempt()
+            except OutOfMemory as error:
+                failure = error
+            can = failure is None
+            if self.ranks is not None:
+                can = self.ranks.least([int(can)]) == [1]
+            if not can and failure is None:
+                undo()
+                failure = OutOfMemory(
+                    "another rank of the engine has not enough memory: its log says more", param="model"
+                )
+        if failure is not None:
+            raise failure
+
+    def _ending(self) -> AbstractContextManager[None]:
+        """On rank 0: a failure within the block ends the group. Other ranks end of themselves, and all with them."""
+        return nullcontext() if self.followers is None else GroupEnds()
 
 
 ALONE = RankPlace()

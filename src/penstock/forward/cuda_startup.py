@@ -136,7 +136,8 @@ def _start(
         end_phase("kernels noted")
         memory = ReleasableMemory(*(DeviceArena(device) for _ in range(3))) if owns_process() else None
         model = load_model(config, device, memory and memory.weights.empty, source)
-        proposer = load_proposer(config, model, memory and memory.weights.empty)
+        with no_memory_for_proposer():
+            proposer = load_proposer(config, model, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
@@ -150,20 +151,22 @@ def _start(
     size = choose_cache_size(config, device_memory(device, sum(arena.num_bytes for arena in memory or ())))
     if extras.place.ranks is not None:
         size = agreed_size(size, extras.place.ranks)
-    backend = CudaBackend(
-        model,
-        made.allocate(model.spec, size, memory and memory.kv.empty),
-        dtype=dtype,
-        context=size.context,
-        max_sequences=limits.max_sequences,
-        grammars=grammars,
-        memory=memory,
-        place=extras.place,
-        drafts=config.drafts,
-        head=None if isinstance(proposer, Decoder) else proposer,
-        adapters=extras.adapters,
-        deterministic=extras.deterministic,
-    )
+    pages = made.allocate(model.spec, size, memory and memory.kv.empty)
+    with beside_the_cache("slots"):  # and the states that a head drafts from
+        backend = CudaBackend(
+            model,
+            pages,
+            dtype=dtype,
+            context=size.context,
+            max_sequences=limits.max_sequences,
+            grammars=grammars,
+            memory=memory,
+            place=extras.place,
+            drafts=config.drafts,
+            head=None if isinstance(proposer, Decoder) else proposer,
+            adapters=extras.adapters,
+            deterministic=extras.deterministic,
+        )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
     end_phase("graphs")
@@ -184,14 +187,25 @@ def _start(
     )
 
 
+@contextmanager
+def no_memory_for_proposer() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"there is no memory for what drafts tokens beside the weights: {error}. Choose a smaller head or draft "
+            "model, or set speculate to off",
+            param="speculate",
+        ) from None
+
+
 def _take_adapter_memory(config: BackendConfig, device: torch.device, allocate: Allocate | None) -> Adapters:
     """Before the largest steps are run, and the KV cache gets the rest."""
     capacity, rank = config.adapter_bytes, config.shard.rank
-    what = config.spec, TORCH_DTYPES[config.dtype], device, capacity, allocate, config.shard
     try:
+        copier = device_copier(config.spec, TORCH_DTYPES[config.dtype], device, capacity, allocate, config.shard)
         if rank == 0:
-            return Adapters(*device_adapters(*what, config.followers))
-        copier = device_copier(*what)
+            return Adapters(device_adapters(copier, capacity, config.followers, config.shard.world), copier.memory)
         return Adapters(FollowingAdapters(copier.start, copier.take_finished), copier.memory)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
@@ -243,7 +257,8 @@ def _find_kernels(
         small = replace(spec, num_layers=model.spec.num_layers)  # files mix formats by layer
     extras = extras._replace(place=silent_place(shard, spec.vocab_size))
     if extras.adapted:
-        extras = extras._replace(adapters=Adapters(*device_adapters(small, dtype, device, LEAST_ADAPTERS, shard=shard)))
+        copier = device_copier(small, dtype, device, LEAST_ADAPTERS, shard=shard)
+        extras = extras._replace(adapters=Adapters(device_adapters(copier, LEAST_ADAPTERS), copier.memory))
     backend = _backend(model, sizes, made, dtype, extras)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile

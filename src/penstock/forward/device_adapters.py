@@ -197,25 +197,6 @@ class DeviceLoader:
 DeviceAdapters = AdapterCache[DeviceAdapter]
 
 
-def device_adapters(
-    spec: ModelSpec,
-    dtype: torch.dtype,
-    device: torch.device,
-    capacity: int,
-    allocate: Allocate | None = None,
-    shard: Shard = WHOLE,
-    followers: Followers | None = None,
-) -> tuple[DeviceAdapters, DeltaMemory]:
-    """`capacity` in bytes of the device, which are taken at once. Raises torch.OutOfMemoryError. `shard`, `followers`:
-    of rank 0 of several."""
-    copier = device_copier(spec, dtype, device, capacity, allocate, shard)
-    own = DeviceLoader(copier)
-    loader: Loader[DeviceAdapter] = own
-    if followers is not None:
-        loader = LeadingLoader(own, followers, shard.world - 1, own.place_of)
-    return AdapterCache(loader, own.most_bytes, capacity), copier.memory
-
-
 def device_copier(
     spec: ModelSpec,
     dtype: torch.dtype,
@@ -224,7 +205,7 @@ def device_copier(
     allocate: Allocate | None = None,
     shard: Shard = WHOLE,
 ) -> DeviceCopier:
-    """As `device_adapters`, of any rank."""
+    """Of any rank. `capacity` in bytes of the device, which are taken at once. Raises torch.OutOfMemoryError."""
     own, most = share_spec(spec, shard), share_spec(spec, Shard(shard.world - 1, shard.world))
     memory = delta_memory(own, dtype, device, capacity, allocate)
     pinned: list[PinnedBytes] = []
@@ -244,6 +225,17 @@ def device_copier(
         spare_tokens=most.vocab_size - own.vocab_size,
     )
     return DeviceCopier(memory, most, host)
+
+
+def device_adapters(
+    copier: DeviceCopier, capacity: int, followers: Followers | None = None, world: int = 1
+) -> DeviceAdapters:
+    """Of the engine, or of rank 0 of several. `capacity`: that of the copier, in bytes."""
+    own = DeviceLoader(copier)
+    loader: Loader[DeviceAdapter] = own
+    if followers is not None:
+        loader = LeadingLoader(own, followers, world - 1, own.place_of)
+    return AdapterCache(loader, own.most_bytes, capacity)
 
 
 def delta_memory(

@@ -100,7 +100,7 @@ class FrontendModels(ServerModels):
             self.replica_sets[name] = replicas
             model = self.local(one, replicas)
             self.registry.add(model)
-        await self.start()
+        await self.wait_for_engines()
         return self.registry
 
     def serve(self, adapters: Sequence[ServedAdapter]) -> None:

@@ -46,6 +46,7 @@ from penstock.settings.sections import (
     error_in_words,
 )
 from penstock.settings.server import ObserveSettings, RoutingSettings, ServeSettings, TenantSettings
+from penstock.settings.unused import check_own_used, check_used
 from penstock.system import typed
 
 __all__ = [
@@ -198,6 +199,7 @@ def parse_entry(raw: Mapping[str, Any], settings: Settings) -> ModelEntry:
     values = parse_one(dict(raw), None, msgspec.to_builtins(plain), SECTIONS)
     entry = typed.convert(values, ModelEntry, strict=False)
     _check_engine(settings_of(settings, entry))
+    check_own_used(entry, settings)
     check_entry(entry, entry_label(None, entry.name), {})
     return entry
 
@@ -316,13 +318,14 @@ def _check(settings: Settings) -> None:
     for number, entry in enumerate(settings.models):
         try:
             _check_engine(settings_of(settings, entry))
+            check_own_used(entry, settings)
         except InvalidSetting as error:
             raise InvalidSetting(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
+    check_used(settings)
     check_entries(settings.models)
     check_routes(settings.routes, [name for one in settings.models for _, name in served_names(one)])
-    parse_bytes(settings.serve.max_body, "max_body")
-    parse_bytes(settings.serve.max_file, "max_file")
-    parse_bytes(settings.serve.max_adapter, "max_adapter")
+    for name in ("max_body", "max_file", "max_adapter"):
+        parse_bytes(getattr(settings.serve, name), name)
     if settings.serve.api_key is not None and not settings.serve.keys:  # an unset variable
         raise InvalidSetting(
             "api_key is empty, which would disable authentication: set a key, or leave it out", param="api_key"
@@ -369,7 +372,7 @@ def _check(settings: Settings) -> None:
 
 def _check_engine(settings: Settings) -> None:
     """Checks of one engine's settings."""
-    _check_adapters(settings.model)
+    settings.model.check()
     settings.cache.check()
     if settings.engine.pipeline_parallel > 1:
         raise InvalidSetting(
@@ -386,15 +389,3 @@ def _check_engine(settings: Settings) -> None:
             "every running sequence may need a token in every step",
             param="step_tokens",
         )
-
-
-def _check_adapters(model: ModelSettings) -> None:
-    try:
-        names = [name for one in model.adapter_entries for name in (one.name, *one.aliases)]
-    except ValueError as error:
-        raise InvalidSetting(f"adapters: {error}", param="adapters") from None
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise InvalidSetting(f"adapters: {name!r} is there twice", param="adapters")
-        if not re.fullmatch(r"[^\s@,]+", name):
-            raise InvalidSetting(f"adapters: {name!r} has spaces, commas or @ in it", param="adapters")

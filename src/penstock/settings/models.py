@@ -224,6 +224,8 @@ def _check_scaling(entry: ModelEntry, here: str) -> None:
         wrong = "min_replicas", f"is {least}, more than max_replicas ({most})"
     elif least == 0 and entry.pinned:
         wrong = "min_replicas", "is 0, but the model is pinned: it stays loaded"
+    elif entry.pinned and entry.keep_alive is not None and parse_duration(entry.keep_alive) is not None:
+        wrong = "keep_alive", "unloads an idle model, but the model is pinned: leave one of them out"
     elif least and entry.keep_alive is not None:
         wrong = (
             "keep_alive",

@@ -66,6 +66,8 @@ def _check(here: str, entry: dict[str, Any]) -> None:
         raise InvalidSetting(f"{here}: whole_words goes with terms", param="whole_words")
     if rule.hook is None and {"hook_key_env", "timeout_s", "on_failure"} & set(entry):
         raise InvalidSetting(f"{here}: hook_key_env, timeout_s and on_failure go with a hook", param="hook")
+    if rule.hook_key_env is not None and not (rule.hook or "").startswith(("http://", "https://")):
+        raise InvalidSetting(f"{here}: hook_key_env goes with a hook that is a URL", param="hook_key_env")
 
 
 def _label(number: int, entry: dict[str, Any]) -> str:

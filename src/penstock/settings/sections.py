@@ -99,6 +99,18 @@ class ModelSettings(Section, frozen=True):
         """Raises ValueError."""
         return tuple(AdapterEntry.parse(one) if isinstance(one, str) else one for one in self.adapters)
 
+    def check(self) -> None:
+        """Checks across fields; raises InvalidSetting."""
+        try:
+            names = [name for one in self.adapter_entries for name in (one.name, *one.aliases)]
+        except ValueError as error:
+            raise InvalidSetting(f"adapters: {error}", param="adapters") from None
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise InvalidSetting(f"adapters: {name!r} is there twice", param="adapters")
+            if not re.fullmatch(r"[^\s@,]+", name):
+                raise InvalidSetting(f"adapters: {name!r} has spaces, commas or @ in it", param="adapters")
+
 
 class CacheSettings(Section, frozen=True):
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16

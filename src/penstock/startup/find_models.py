@@ -46,7 +46,7 @@ def find_models(settings: Settings, progress: Progress | None = None) -> list[Fo
         sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
         preflight.check(settings, files.spec)
         entry = ModelEntry(name=files.name, pinned=True, **sections)
-        return [FoundModel(entry, files, find_adapters(settings, files.spec, progress))]
+        return [FoundModel(entry, files, find_adapters(settings, files, progress))]
     return [find_model(settings, entry, number, progress) for number, entry in enumerate(settings.models)]
 
 
@@ -63,7 +63,7 @@ def find_model(
             preflight.check_pools(own, entry.kv_transport)
         files = replace(composition.model(own, progress), name=entry.name)
         preflight.check(own, files.spec)
-        adapters = find_adapters(own, files.spec, progress)
+        adapters = find_adapters(own, files, progress)
     except PenstockError as error:
         raise type(error)(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     return FoundModel(entry, files, adapters)

@@ -119,9 +119,12 @@ class ServerModels:
         return self.registry
 
     async def start(self) -> None:
-        """Wait for the engines that were spawned; raises what keeps one from starting."""
-        if hasattr(self, "adapters"):  # not in further frontends, which are told of them
-            await asyncio.to_thread(self.adapters.restore)
+        """`wait_for_engines`, with the adapters that were added before the last start."""
+        await asyncio.to_thread(self.adapters.restore)
+        await self.wait_for_engines()
+
+    async def wait_for_engines(self) -> None:
+        """Those that were spawned; raises what keeps one from starting."""
         spawned = {name: replicas for name, replicas in self.replica_sets.items() if replicas.replicas}
 
         async def start(name: str, replicas: ReplicaSet) -> None:

@@ -17,10 +17,13 @@ from penstock.store.adapter_spec import (
     AdapterFiles,
     AdapterSpec,
     LowRank,
+    SavedTable,
     StoredTensor,
 )
+from penstock.store.files import ModelFiles
 from penstock.store.gguf_adapter import read_gguf
 from penstock.store.peft_adapter import WEIGHTS, read_peft
+from penstock.store.saved_tables import check_saved_tables
 from penstock.store.spec import ModelSpec
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "LowRank",
     "StoredTensor",
     "check_adapter",
+    "check_files",
     "open_adapter",
 ]
 
@@ -74,8 +78,15 @@ def open_adapter(path: Path) -> AdapterFiles:
     return AdapterFiles(path, weights, spec)
 
 
+def check_files(adapter: AdapterFiles, base: ModelFiles) -> None:
+    """Raises WeightsMismatch, with what is wrong, unless the adapter fits the model. Reads the tables that it has
+    beside its matrices, and the base's."""
+    check_adapter(adapter.spec, base.spec)
+    check_saved_tables(adapter, base)
+
+
 def check_adapter(adapter: AdapterSpec, model: ModelSpec) -> None:
-    """Raises WeightsMismatch, with what is wrong, unless the adapter fits the model."""
+    """`check_files` of what the headers tell."""
     if adapter.rank > MAX_RANK:
         raise _mismatch(adapter, f"it has rank {adapter.rank}; {MAX_RANK} is the largest that is supported")
     known = _sizes(model)
@@ -93,11 +104,11 @@ def check_adapter(adapter: AdapterSpec, model: ModelSpec) -> None:
                 f"{one.label} takes {one.inputs} inputs to {one.outputs} outputs in the adapter, and {sizes[0]} to "
                 f"{sizes[1]} in {model.name}; {_made_for(adapter)}",
             )
-    for name, shape in adapter.saved_tables:
-        if shape != (model.vocab_size, model.hidden_size):
+    for table in adapter.saved_tables:
+        if table.shape != (model.vocab_size, model.hidden_size):
             raise _mismatch(
                 adapter,
-                f"it has a table ({name}) of shape {list(shape)}, and that of {model.name} has "
+                f"it has a table ({table.module}) of shape {list(table.shape)}, and that of {model.name} has "
                 f"{[model.vocab_size, model.hidden_size]}: vocabularies of another size are not supported",
             )
 
@@ -133,7 +144,7 @@ def _spec(
     rslora: bool = False,
     base: str = "",
     architecture: str = "",
-    saved_tables: tuple[tuple[str, tuple[int, ...]], ...] = (),
+    saved_tables: tuple[SavedTable, ...] = (),
 ) -> AdapterSpec:
     if not low_ranks:
         raise ModelInvalid(f"adapter {name} has no tensors", param="adapter")

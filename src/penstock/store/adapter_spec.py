@@ -51,6 +51,17 @@ class LowRank(msgspec.Struct, frozen=True, kw_only=True):
         return self.module if self.layer is None else f"{self.module} of layer {self.layer}"
 
 
+class SavedTable(msgspec.Struct, frozen=True):
+    """A copy of the base's embedding or head that PEFT keeps beside its matrices: `store.saved_tables`."""
+
+    name: str  # of the tensor
+    module: str  # one of MODEL_MODULES
+    shape: tuple[int, int]
+    dtype: str  # a key of DTYPE_BYTES
+    begin: int  # bytes from the start of the file
+    end: int
+
+
 class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the folder's or the file's; what it is served as may differ
     format: Literal["peft", "gguf"]
@@ -63,7 +74,7 @@ class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...]  # which kinds it changes, in the order of LAYER_MODULES and MODEL_MODULES
     num_bytes: int  # of all tensors
     low_ranks: tuple[LowRank, ...]  # layer by layer, head and embedding last
-    saved_tables: tuple[tuple[str, tuple[int, ...]], ...] = ()  # copies of the base's tables that PEFT keeps
+    saved_tables: tuple[SavedTable, ...] = ()
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from penstock.store.adapter_spec import (
     MAX_HEADER_BYTES,
     MODEL_MODULES,
     LowRank,
+    SavedTable,
     StoredTensor,
 )
 from penstock.store.safetensors import TensorEntry, read_header
@@ -77,7 +78,7 @@ class PeftParts(NamedTuple):
     rslora: bool
     base: str
     low_ranks: tuple[LowRank, ...]
-    saved_tables: tuple[tuple[str, tuple[int, ...]], ...]
+    saved_tables: tuple[SavedTable, ...]
 
 
 def read_peft(folder: Path) -> PeftParts:
@@ -176,14 +177,14 @@ class _Patterns:
 
 def _low_ranks(
     entries: Mapping[str, TensorEntry], config: Values, scaling: _Scaling, path: Path
-) -> tuple[tuple[LowRank, ...], tuple[tuple[str, tuple[int, ...]], ...]]:
+) -> tuple[tuple[LowRank, ...], tuple[SavedTable, ...]]:
     sides: dict[str, dict[str, StoredTensor]] = {}
     places: dict[str, tuple[int | None, str]] = {}
-    tables: list[tuple[str, tuple[int, ...]]] = []
+    tables: list[SavedTable] = []
     for name, entry in entries.items():
         short = name[_PREFIX.match(name).end() :]  # type: ignore[union-attr]  # it matches nothing, too
         if saved := _SAVED_TABLE.fullmatch(short):
-            tables.append((MODULES[saved["kind"]], entry.shape))
+            tables.append(SavedTable(name, MODULES[saved["kind"]], *msgspec.structs.astuple(_stored(name, entry))))
             continue
         found = _TENSOR.fullmatch(short)
         if found is None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from helpers.adapter_samples import convert_adapter, write_adapter
 from helpers.base_model import Base
@@ -30,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.flow import Request, SamplingParams
 from penstock.settings import PriceSettings
+from penstock.store.files import ModelFiles
 
 SPEC = small_spec()
 
@@ -202,6 +205,30 @@ def test_what_cannot_come_back_is_left_out_with_a_warning(world: World, caplog: 
     again.manager.restore()
     assert len(again.registry) == 1
     assert "m@style, which was added before the start, is not back" in caplog.text
+
+
+def test_a_table_that_was_trained_whole_is_refused_on_every_way(world: World) -> None:
+    weights = world.folder / "base.safetensors"
+    table = np.ones((SPEC.vocab_size, SPEC.hidden_size), np.float32)
+    save_file({"model.embed_tokens.weight": table}, weights)
+    world.base.files = ModelFiles(name="m", format="safetensors", weights=(weights,), spec=SPEC)
+    folder = write_adapter(world.folder / "adapters" / "style", SPEC)
+    name = "base_model.model.model.embed_tokens.weight"
+
+    def keep(table: np.ndarray) -> None:
+        save_file(load_file(peft_files(folder)["weights"]) | {name: table}, peft_files(folder)["weights"])
+
+    keep(table)
+    world.add("style", "style")
+    keep(table + 1)
+    with pytest.raises(WeightsMismatch, match=f"its tensor {name} is not the table of m"):
+        world.add("other", "style")
+    with pytest.raises(WeightsMismatch, match=f"adapter mine does not fit: its tensor {name}"):
+        world.upload("mine", peft_files(folder))
+    assert [model.card.name for model in world.registry] == ["m", "m@style"]
+    again = AdapterManager(registry := ModelRegistry([world.base]), world.store, [world.folder / "adapters"])
+    again.restore()
+    assert [model.card.name for model in registry] == ["m"]
 
 
 def test_an_upload_that_is_cut_off_or_wrong_leaves_nothing(world: World) -> None:

@@ -413,6 +413,43 @@ def test_nor_one_that_has_nothing_to_do() -> None:
     run(story, ScriptedEngine, hang_s=HANG_S)
 
 
+@pytest.mark.parametrize("change", ["sleep", "wake"])
+def test_one_that_hangs_while_it_goes_to_sleep_or_wakes_is_replaced(change: str) -> None:
+    class Stuck(ScriptedEngine):
+        def query(self, message: Query) -> None:
+            if message.kind == "sleep" and change == "wake":
+                self.news.append(Reply(message.id, None))
+                os.write(self.ends[1], b"!")
+
+    kinds = iter([Stuck, ScriptedEngine])
+
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
+        if change == "wake":
+            await replica.sleep()
+            await asyncio.sleep(10 * HANG_S)  # asleep, it has nothing to do
+            assert (replica.state, replica.restarts) == (State.ASLEEP, 0)
+        with pytest.raises(EngineDied, match=r"gave no sign of life for 0\.02 s and was ended"):
+            await getattr(replica, change)()
+        await until(lambda: replica.state is State.READY)
+        assert (engines[0].closed, replica.restarts) == (True, 1)
+        await asyncio.sleep(10 * HANG_S)
+        assert (replica.state, replica.restarts) == (State.READY, 1)
+
+    run(story, lambda: next(kinds)(), hang_s=HANG_S)
+
+
+def test_the_next_engine_is_asked_again_after_one_that_did_not_answer() -> None:
+    kinds = iter([ScriptedEngine, Asked])
+
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
+        replica.submit(Call([], [active("a")]))
+        await until(lambda: replica.restarts == 1 and replica.state is State.READY)
+        await asyncio.sleep(10 * HANG_S)  # its steps have nothing to tell
+        assert (replica.state, replica.restarts) == (State.READY, 1)
+
+    run(story, lambda: next(kinds)(), hang_s=HANG_S)
+
+
 def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "SUBMITS_PER_TURN", 2)
 

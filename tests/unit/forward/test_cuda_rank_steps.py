@@ -258,8 +258,9 @@ def test_adapters_of_one_rank(tmp_path: Path) -> None:
     with lock:
         follower = Follower(second, lock, files, room)
         shard = Shard(0, 2)
-        cache, memory = device_adapters(spec, torch.float32, CPU, room, shard=shard, followers=follower)
-        backend = backend_of(files, shard, first, Adapters(cache, memory))
+        copier = device_copier(spec, torch.float32, CPU, room, shard=shard)
+        cache = device_adapters(copier, room, follower, world=2)
+        backend = backend_of(files, shard, first, Adapters(cache, copier.memory))
         backend.lead(follower)
         found = run_adapted(backend, cache, made)
     follower.close()

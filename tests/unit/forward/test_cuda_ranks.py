@@ -218,6 +218,38 @@ def test_all_ranks_or_none() -> None:
     assert len(done) == 3
 
 
+@pytest.mark.parametrize("at", ["attempt", "agreement", "undoing"])
+def test_another_failure_of_rank_0_ends_the_group_at_once(at: str) -> None:
+    """The others wait for it, and NCCL would for a minute."""
+
+    def fails() -> None:
+        raise RuntimeError("cudaErrorLaunchFailure")
+
+    class Others(SilentRanks):
+        asked = 0
+
+        def least(self, numbers: Any) -> list[int]:
+            self.asked += 1
+            return fails() or [0] if at == "agreement" else [0]
+
+    others = Others(0, 2)
+    place = RankPlace(others, 100, NoFollowers())
+    attempt, undo = (fails if one == at else (lambda: None) for one in ("attempt", "undoing"))
+    with pytest.raises(SystemExit) as caught:
+        place.together(attempt, undo)
+    assert (caught.value.code, others.asked) == (1, int(at != "attempt"))
+
+
+def test_one_of_another_rank_ends_its_process() -> None:
+    """`rank_worker` does, which rank 0 notices."""
+
+    def fails() -> None:
+        raise RuntimeError("cudaErrorLaunchFailure")
+
+    with pytest.raises(RuntimeError, match="cudaErrorLaunchFailure"):
+        RankPlace(SilentRanks(1, 2), 100).together(fails)
+
+
 # Two ranks in processes of their own on one GPU, without graphs.
 SHARED = OPTIONS | {"tensor_parallel": 2, "dtype": "float32"}
 

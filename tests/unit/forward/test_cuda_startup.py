@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from penstock import LLM, SamplingParams
 from penstock.errors import OutOfMemory
 from penstock.forward import cuda_startup
 from penstock.forward.cuda_backend import CudaBackend
+from penstock.forward.cuda_ranks import ALONE
 from penstock.forward.graph_capture import GraphCapture
 
 COMMON = {
@@ -234,6 +236,53 @@ def test_no_memory_for_what_drafts() -> None:
     with pytest.raises(OutOfMemory, match=message) as caught, cuda_startup.beside_the_cache("what drafts tokens"):
         raise torch.OutOfMemoryError("tried to allocate 3 GiB")
     assert caught.value.param == "memory_fraction"
+    assert "3 GiB" in caught.value.message
+
+
+def started(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """A start on a device without memory for one of its parts; all others are nothing here."""
+
+    def part(name: str) -> Any:
+        def take(*_: Any, **options: Any) -> Any:
+            if name == at:
+                raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+            return MagicMock()
+
+        return take
+
+    names = (
+        "CudaPages", "coded_form", "precompile", "load_model", "load_proposer", "run_largest_steps",
+        "choose_cache_size", "device_memory", "CudaBackend",
+    )  # fmt: skip
+    for name in names:
+        monkeypatch.setattr(cuda_startup, name, part(name))
+    for name in ("torch_process", "process_tuning"):
+        monkeypatch.setattr(cuda_startup, name, MagicMock())
+    compiler = MagicMock()
+    compiler.return_value.__exit__.return_value = None
+    monkeypatch.setattr(cuda_startup, "Precompiler", compiler)
+    config = MagicMock(dtype="bfloat16", adapter_bytes=0)
+    monkeypatch.setattr(cuda_startup, "join", lambda _: ALONE)
+    monkeypatch.setattr(cuda_startup, "has_codes", lambda _: False)
+    monkeypatch.setattr(cuda_startup, "owns_process", lambda: False)
+    cuda_startup._start(config, None, lambda _: None, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("at", "param", "words"),
+    [
+        (
+            "load_proposer",
+            "speculate",
+            r"what drafts tokens beside the weights: .* Choose a smaller head or draft model",
+        ),
+        ("CudaBackend", "memory_fraction", r"slots beside the weights and the KV cache: .* Lower memory_fraction"),
+    ],
+)
+def test_no_memory_for_a_part_of_a_start(monkeypatch: pytest.MonkeyPatch, at: str, param: str, words: str) -> None:
+    with pytest.raises(OutOfMemory, match=words) as caught:
+        started(monkeypatch, at)
+    assert caught.value.param == param
     assert "3 GiB" in caught.value.message
 
 

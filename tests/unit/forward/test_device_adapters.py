@@ -87,8 +87,13 @@ def check(memory: DeltaMemory, number: int, adapter: Adapter, spec: ModelSpec) -
     assert {int(place) for place in units.nonzero()} == set(found)
 
 
+def made(spec: ModelSpec, capacity: int) -> tuple[DeviceAdapters, DeltaMemory]:
+    copier = device_copier(spec, torch.float32, CPU, capacity)
+    return device_adapters(copier, capacity), copier.memory
+
+
 def test_matrices_lie_where_the_table_says(spec: ModelSpec, adapters: list[Adapter]) -> None:
-    cache, memory = device_adapters(spec, torch.float32, CPU, 16 << 20)
+    cache, memory = made(spec, 16 << 20)
     assert [load(cache, one) for one in adapters] == [None] * len(adapters)
     loaded = [cache.get(one) for one in adapters]
     assert len({one.number for one in loaded} | {0}) == len(adapters) + 1
@@ -105,7 +110,7 @@ def test_matrices_lie_where_the_table_says(spec: ModelSpec, adapters: list[Adapt
 def test_memory_is_given_back(spec: ModelSpec, adapters: list[Adapter]) -> None:
     """Whatever came and went, those that are there have their numbers, and in the end all is free."""
     capacity = 2 * bytes_of(adapters[1], spec)
-    cache, memory = device_adapters(spec, torch.float32, CPU, capacity)
+    cache, memory = made(spec, capacity)
     for turn in range(30):
         adapter = adapters[(turn * 7 + turn // 3) % len(adapters)]
         assert load(cache, adapter) is None if not cache.is_resident(adapter) else True
@@ -125,7 +130,7 @@ def test_in_pieces_memory_is_freed_until_one_fits(spec: ModelSpec, adapters: lis
     small = [named(write_adapter(tmp_path / f"s{one}", spec, rank=1, seed=one)) for one in range(6)]
     large = named(write_adapter(tmp_path / "large", spec, rank=64))
     each = bytes_of(small[0], spec)
-    cache, memory = device_adapters(spec, torch.float32, CPU, 6 * each)
+    cache, memory = made(spec, 6 * each)
     for one in small:
         assert load(cache, one) is None
     kept = small[1:4:2]
@@ -140,7 +145,7 @@ def test_in_pieces_memory_is_freed_until_one_fits(spec: ModelSpec, adapters: lis
 
 
 def test_what_does_not_fit_or_has_changed_is_refused(spec: ModelSpec, adapters: list[Adapter], tmp_path: Path) -> None:
-    cache, memory = device_adapters(spec, torch.float32, CPU, bytes_of(adapters[0], spec))
+    cache, memory = made(spec, bytes_of(adapters[0], spec))
     error = load(cache, adapters[1])
     assert error is not None
     assert "adapter_memory" in error.message
@@ -153,7 +158,7 @@ def test_what_does_not_fit_or_has_changed_is_refused(spec: ModelSpec, adapters: 
 
 def test_what_can_never_fit_makes_nobody_wait(spec: ModelSpec, adapters: list[Adapter]) -> None:
     """It fails at once: no other adapter goes for it, and it waits for none in use."""
-    cache, memory = device_adapters(spec, torch.float32, CPU, 2 * bytes_of(adapters[0], spec))
+    cache, memory = made(spec, 2 * bytes_of(adapters[0], spec))
     for adapter in (adapters[0], adapters[3]):
         assert load(cache, adapter) is None
     cache.pin(adapters[0])

@@ -22,6 +22,7 @@ from penstock.settings.safety import parse_safety
         ("name = 'a'\nterms = ['x']\nmax_chars = 9", "safety", "or max_chars"),
         ("name = 'a'\nmax_chars = 0", "max_chars", "1"),
         ("name = 'a'\nterms = ['x']\ntimeout_s = 1", "hook", "go with a hook"),
+        ("name = 'a'\nhook = 'm:f'\nhook_key_env = 'KEY'", "hook_key_env", "goes with a hook that is a URL"),
         ("name = 'a'\nhook = 'http://h/'\ntimeout_s = 0", "timeout_s", "0"),
         ("name = 'a'\nmax_chars = 9\nignore_case = true", "ignore_case", "goes with terms and patterns"),
         ("name = 'a'\nhook = 'http://h/'\nignore_case = false", "ignore_case", "goes with terms and patterns"),

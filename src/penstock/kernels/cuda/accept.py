@@ -15,8 +15,8 @@ from penstock.kernels.cuda.launch import Launcher, wait
 MOST_DRAWS = 32  # of a row
 
 
-@triton.jit(do_not_specialize=["count", "total"])
-def _accept(drawn, computed, places, result, count, total, MOST: tl.constexpr, OVERLAP: tl.constexpr):
+@triton.jit(do_not_specialize=["count"])
+def _accept(drawn, computed, places, result, count, MOST: tl.constexpr, OVERLAP: tl.constexpr):
     wait(OVERLAP)
     row = tl.program_id(0)
     first = tl.load(places + row)
@@ -28,7 +28,6 @@ def _accept(drawn, computed, places, result, count, total, MOST: tl.constexpr, O
     right = tl.min(tl.where((index + 1 < draws) & (token == draft), MOST, index), axis=0)
     tl.store(result + row, tl.minimum(right + 1, draws).to(tl.int32))
     tl.store(result + count + first + index, token.to(tl.int32), mask=index < draws)
-    tl.store(result + count + total + first + index, draft.to(tl.int32), mask=index < draws)
 
 
 @triton.jit(do_not_specialize=["count", "width"])
@@ -51,10 +50,10 @@ def accept(drawn: Tensor, computed: Tensor, places: Tensor, result: Tensor) -> N
 
     `drawn` [draws] int64, row by row; `computed` [tokens] int64: the input tokens of the step. `places` [2, rows + 1]
     int64: the first draw of each row, and at last their number; the packed token it is drawn from. `result`
-    [rows + 2 * draws] int32 gets the counts, the drawn tokens, and the draft behind each (-1: none).
+    [rows + draws] int32 gets the counts and the drawn tokens.
     """
     rows = places.shape[1] - 1
-    arguments = drawn, computed, places, result, rows, len(drawn)
+    arguments = drawn, computed, places, result, rows
     _launch_accept((rows, 1, 1), drawn.dtype, arguments, (MOST_DRAWS,), num_warps=1)
 
 

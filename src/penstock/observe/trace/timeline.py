@@ -53,7 +53,7 @@ def _marks(request: RequestTrace) -> Iterator[tuple[str, float | None]]:
     yield "validate", request.validated
     yield from _preparation(request)
     if request.queued is None:
-        yield "validate", None
+        yield "wait", None  # for the gateway, or, of one that is refused, until its error has been answered
         return
     sequence = max(request.sequences, key=_end_time, default=None)
     if sequence is None:

@@ -267,6 +267,6 @@ def test_a_webhook_that_does_not_keep_up_costs_nothing(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["slo_webhook", "otel_endpoint"])
 def test_an_address_must_be_one_and_is_not_repeated(name: str) -> None:
     with pytest.raises(InvalidSetting) as raised:
-        load({name: "ftp://user:s3cret@host"}, environ={})
+        load({name: "ftp://user:s3cret@host", "slo_error_rate": 0.1}, environ={})
     assert raised.value.param == name
     assert "s3cret" not in raised.value.message

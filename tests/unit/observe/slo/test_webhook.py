@@ -41,7 +41,7 @@ def receiver() -> Iterator[Any]:
 )
 def test_a_password_in_the_address_is_sent_as_http_has_it(receiver: Any, userinfo: str, pair: bytes) -> None:
     url = f"http://{userinfo}@127.0.0.1:{receiver.server_address[1]}/hook?a=b"
-    load({"slo_webhook": url}, environ={})
+    load({"slo_webhook": url, "slo_error_rate": 0.1}, environ={})
     Webhook(url, pause_s=0.01).post({"id": "password", "until": None})
     until(lambda: receiver.got, "the alert")
     assert receiver.got[0][0] == b"post /hook?a=b http/1.1"
@@ -74,5 +74,5 @@ def test_an_address_that_cannot_be_asked_is_not_told(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("place", ["tok:s3cret#x@host/", "host:s3cret/", "[::1/s3cret", ":80/s3cret", "host:0/s3cret"])
 def test_an_address_without_a_host_or_with_no_port_is_refused(place: str) -> None:
     with pytest.raises(InvalidSetting, match="slo_webhook must be an http or https URL") as raised:
-        load({"slo_webhook": f"http://{place}"}, environ={})
+        load({"slo_webhook": f"http://{place}", "slo_error_rate": 0.1}, environ={})
     assert "s3cret" not in raised.value.message

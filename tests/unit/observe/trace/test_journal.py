@@ -104,6 +104,23 @@ def test_so_do_those_of_one_that_is_cut_short(where: str) -> None:
     assert pieces[-1].name == {"accepted": "intake", "queued": "queue", "running": "decode"}[where]
 
 
+def test_no_stage_of_a_refused_request_is_there_twice() -> None:
+    """It was validated and tokenized, and then it was too long."""
+    watched = JournalDriver()
+    watched.tell(events.Accepted("a", watched.now, "q", "chat"))
+    watched.tell(events.Parsed("a", watched.later(0.001), stream=False))
+    watched.tell(events.Validated("a", watched.later(0.001), {}))
+    refused = watched.journal.find("a")
+    assert refused is not None
+    watched.later(0.002)
+    assert [(stage.name, stage.end) for stage in stages(refused, watched.now)][-1] == ("wait", watched.now)
+    start = watched.now
+    watched.tell(events.Tokenized("a", watched.later(0.001), start, [1, 2], "m"))
+    watched.tell(events.Rejected("a", watched.later(0.003), 400, "context_length_exceeded", "too long"))
+    names = [stage.name for stage in stages(refused, watched.now)]
+    assert names == ["intake", "validate", "wait", "tokenize", "wait"]
+
+
 def test_a_preempted_request_tells_when_and_why() -> None:
     watched = JournalDriver()
     watched.accept("a")

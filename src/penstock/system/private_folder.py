@@ -1,0 +1,75 @@
+"""Folders for sockets in the folder of temporary files, which nobody but this user may enter.
+
+A process that is killed leaves its folders behind. So each has a lock, which its maker holds while it lives. Whoever
+makes a folder removes those whose lock nobody holds. A folder without a lock is not known to be ours: it stays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+PREFIX = "penstock-"
+LOCK = "lock"
+_UNLOCKED = "lock.new"  # until its maker has locked it
+
+
+class PrivateFolder:
+    """Removed by `remove`, at the end of a `with`, when nobody has it any more, or when the process exits."""
+
+    def __init__(self) -> None:
+        remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
+        self.remove = weakref.finalize(self, _remove, self.path, _lock(self.path))
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def remove_abandoned() -> None:
+    """The folders of this user whose makers have died."""
+    with suppress(OSError):
+        for entry in os.scandir(tempfile.gettempdir()):
+            if entry.name.startswith(PREFIX):
+                with suppress(OSError):  # somebody else's, a link, without a lock, or gone meanwhile
+                    _remove_if_abandoned(entry.path)
+
+
+def _remove_if_abandoned(path: str) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            return
+        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error while its maker lives
+            shutil.rmtree(path)  # follows no links
+        finally:
+            os.close(lock)
+    finally:
+        os.close(folder)
+
+
+def _lock(path: Path) -> int:
+    """It has its name once it is locked: nobody else gets it before."""
+    lock = os.open(path / _UNLOCKED, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    with suppress(OSError):  # a file system without locks: if this process is killed, the folder stays
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (path / _UNLOCKED).rename(path / LOCK)
+    return lock
+
+
+def _remove(path: Path, lock: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
