@@ -14,7 +14,7 @@ Target = Literal["awq", "gptq", "int4", "int8", "fp8"]
 TARGETS: dict[Target, str] = {
     "awq": "4 bits with zero points; input channels scaled by their inputs on a text",
     "gptq": "4 bits; rounding errors spread by the inputs on a text",
-    "int4": "4 bits, rounded to nearest (compressed-tensors W4A16)",
+    "int4": "4 bits, as gptq (compressed-tensors W4A16)",
     "int8": "8 bits with a scale for each group (compressed-tensors W8A16), or for each row (W8A8)",
     "fp8": "e4m3 with a scale for each row (compressed-tensors FP8)",
 }
