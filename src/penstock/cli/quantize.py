@@ -47,15 +47,15 @@ class TextOption(click.Path):
     "target",
     type=click.Choice((*TARGETS, *GGUF_TARGETS)),
     required=True,
-    help="awq, gptq, int4: 4 bits. int8, fp8: 8 bits. All make up for rounding errors by the model's inputs on a text. "
+    help="awq, gptq, int4: 4 bits. int8, fp8: 8 bits. All are rounded by what the model's inputs look like on a text. "
     "q4_0 to q8_0: a GGUF file, rounded to nearest.",
 )
 @click.option(
     "--text",
     type=TextOption(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE|none",
-    help="What the model reads to show which rounding errors matter: some thousand words of the kind it will read; "
-    "none rounds to nearest, without awq and gptq. [default: a text that the model writes itself]",
+    help="The text that shows which rounding errors matter: some thousand words of the kind the model will read. none "
+    "rounds to nearest; awq and gptq need a text. [default: one that the model writes itself]",
 )
 @click.option(
     "--group",
