@@ -4,9 +4,11 @@ writes and for each type of KV cache, on the native CPU kernels; bytes, bits of 
     python bench/quantization.py stories15m [--groups 32,96]
     python bench/quantization.py smollm2 --groups 64 --text FILE [--text FILE] --calibration FILE
 
-stories15m is real and in float32; it is scored on stories that it writes itself, and calibrated on others. SmolLM2 is
-there in Q4_1 only: its dequantized weights are the base of weights, the file as it is that of KV types. All rows score
-the same chunks, so a growth is the mean of their differences, and ± is its standard error over chunks.
+Formats are calibrated on what the model writes itself (`--text own`); those with `none` are rounded to nearest, those
+with `--text` calibrated on a file. stories15m is real and in float32; it is scored on stories that it
+wrote, others than those of calibration. SmolLM2 is there in Q4_1 only: its dequantized weights are the base of weights,
+the file as it is that of KV types. All rows score the same chunks, so a growth is the mean of their differences, and ±
+is its standard error over chunks.
 
 Each row is appended to a file (--results) when it is done and is not taken again, so a run can be cut off and go on;
 --rows chooses some of them (patterns with *), and --prepare writes their models without scoring them. The table shows
@@ -32,6 +34,7 @@ import torch
 import cpu_models
 import stories15m
 from penstock import LLM, SamplingParams
+from penstock.cli.calibration_text import OWN_CHUNKS, start_token, write_text
 from penstock.quantize.folder import quantize_folder
 from penstock.quantize.formats import CALIBRATED, GROUPED, TARGETS, Target
 from penstock.quantize.gguf_model import GGUF_TARGETS, write_gguf_model
@@ -61,7 +64,7 @@ def main() -> None:
     arguments.add_argument("model", choices=("stories15m", "smollm2"))
     arguments.add_argument("--groups", default="32,96", help="group sizes of 4-bit formats")
     arguments.add_argument("--text", type=Path, action="append", default=[], help="for smollm2: what is scored")
-    arguments.add_argument("--calibration", type=Path, help="for smollm2: the text of awq, gptq and others")
+    arguments.add_argument("--calibration", type=Path, help="for smollm2: the text of rows with --text")
     arguments.add_argument("--chunks", type=int, default=48, help="that are scored, of each text")
     arguments.add_argument("--length", type=int, default=240, help="tokens of a chunk")
     arguments.add_argument("--rows", default="*", help="which rows to take, as in 'int8*;kv *'; '' takes none")
@@ -75,8 +78,8 @@ def main() -> None:
     claim_process()
     torch.set_num_threads(options.threads)  # for calibration
     base = stories15m.folder(options.cache) if options.model == "stories15m" else smollm2(options.cache)
-    calibration, texts = stories(base, options) if options.model == "stories15m" else files(base, options)
-    rows = list(weight_rows(base, calibration, options.groups)) + list(
+    calibration, texts = (NONE, stories(base, options)) if options.model == "stories15m" else files(base, options)
+    rows = list(weight_rows(base, calibration, options)) + list(
         kv_rows(base if options.model == "stories15m" else cpu_models.smollm2())
     )
     results = Results(options.results or options.cache / f"quantization-{options.model}.jsonl", texts)
@@ -93,26 +96,29 @@ def main() -> None:
     results.show([row for row in rows if row.name in results.rows])
 
 
-def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
+def weight_rows(base: Path, calibration: Chunks, options: argparse.Namespace) -> Iterator[Row]:
     yield Row("torch, float32", "unquantized", lambda _: base, {"dtype": "float32"})
     yield Row("unquantized", "unquantized", lambda _: base)
-    for target, group, with_text in variants([int(one) for one in groups.split(",")]):
-        text = " --text" if with_text and target not in CALIBRATED else ""
-        name = f"{target}{text}, groups of {group}" if group else f"{target}{text}"
+    texts = {"": lambda: own_text(base, options.cache), ", none": lambda: NONE, ", --text": lambda: calibration}
+    for target, group in variants([int(one) for one in options.groups.split(",")]):
+        for kind, text in texts.items():
+            if (kind == ", none" and target in CALIBRATED) or (kind == ", --text" and not calibration):
+                continue
+            name = f"{target}, groups of {group}{kind}" if group else f"{target}{kind}"
 
-        def make(
-            folder: Path,
-            name: str = name,
-            target: Target = target,
-            group: int = group,
-            chunks: Chunks = calibration if with_text else NONE,
-        ) -> Path:
-            out = folder / name.replace(" ", "-").replace(",", "")
-            if not out.exists():
-                quantize_folder(read(base, "base"), out, target, group=group, chunks=chunks, progress=progress)
-            return out
+            def make(
+                folder: Path,
+                name: str = name,
+                target: Target = target,
+                group: int = group,
+                text: Callable[[], Chunks] = text,
+            ) -> Path:
+                out = folder / name.replace(" ", "-").replace(",", "")
+                if not out.exists():
+                    quantize_folder(read(base, "base"), out, target, group=group, text=text, progress=progress)
+                return out
 
-        yield Row(name, "unquantized", make)
+            yield Row(name, "unquantized", make)
     if not (base / "tokenizer.json").is_file():
         return  # a GGUF has one
     for kind in GGUF_TARGETS:
@@ -126,16 +132,25 @@ def weight_rows(base: Path, calibration: Chunks, groups: str) -> Iterator[Row]:
         yield Row(kind, "unquantized", write)
 
 
-def variants(groups: list[int]) -> Iterator[tuple[Target, int, bool]]:
-    """Formats of folders, with the size of their groups (0: a scale for each row) and whether a text calibrates."""
+def variants(groups: list[int]) -> Iterator[tuple[Target, int]]:
+    """Formats of folders, with the size of their groups (0: a scale for each row)."""
     for target in TARGETS:
-        if target in GROUPED:
-            yield from ((target, group, target in CALIBRATED) for group in groups)
-        else:
-            yield target, 0, False
-            yield target, 0, True
-        if target == "int8":
-            yield from ((target, group, False) for group in groups)
+        if target not in GROUPED:
+            yield target, 0
+        if target in GROUPED or target == "int8":
+            yield from ((target, group) for group in groups)
+
+
+def own_text(base: Path, cache: Path) -> Chunks:
+    """What `penstock quantize` has the model write, once."""
+    kept = cache / f"own-text-{base.name}.json"
+    if not kept.is_file():
+        model = read(base, base.name)
+        start = start_token(model)
+        assert start is not None
+        kept.write_text(json.dumps(write_text(model, start, progress)))
+    chunks: Chunks = json.loads(kept.read_text())
+    return chunks
 
 
 def kv_rows(model: Path) -> Iterator[Row]:
@@ -212,20 +227,17 @@ class Results:
         return [loss for text in texts for loss in self.rows[row]["losses"][text]]
 
 
-def stories(base: Path, options: argparse.Namespace) -> tuple[Chunks, dict[str, Chunks]]:
-    """Sampled from the model as it is, once."""
+def stories(base: Path, options: argparse.Namespace) -> dict[str, Chunks]:
+    """Sampled from the model as it is, once, with other seeds than those of calibration."""
     kept = options.cache / f"stories15m-{options.chunks}-{options.length}.json"
     if not kept.is_file():
-        count = options.chunks + CALIBRATION_CHUNKS
         tokens = options.length - 2
-        params = [
-            SamplingParams(max_tokens=tokens, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(count)
-        ]
+        seeds = range(OWN_CHUNKS, OWN_CHUNKS + options.chunks)
+        params = [SamplingParams(max_tokens=tokens, temperature=1.0, seed=seed, ignore_eos=True) for seed in seeds]
         with LLM(str(base), threads=2, kv_memory="256MiB", context=options.length) as llm:
-            told = [[1, *completion.tokens] for completion in llm.generate([[1]] * count, params)]
+            told = [[1, *completion.tokens] for completion in llm.generate([[1]] * options.chunks, params)]
         kept.write_text(json.dumps(told))
-    told = json.loads(kept.read_text())
-    return told[options.chunks :], {"stories": told[: options.chunks]}
+    return {"stories": json.loads(kept.read_text())}
 
 
 def files(base: Path, options: argparse.Namespace) -> tuple[Chunks, dict[str, Chunks]]:

@@ -12,6 +12,7 @@ from penstock.kernels.interface import Batch, BlockMap, Linear, Pages
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.kernels.weight import Weight
 from penstock.model import Decoder
+from penstock.store.spec import ModelSpec
 
 
 @dataclass(slots=True)
@@ -25,6 +26,12 @@ class Inputs:
     @property
     def mean(self) -> Tensor:
         return self.absolute / self.tokens
+
+
+def hessian_bytes(spec: ModelSpec) -> int:
+    """Of all products of the decoder: q, k and v have the same inputs, and so have gate and up."""
+    attention = spec.num_heads * spec.head_dim
+    return 4 * spec.num_layers * (2 * spec.hidden_size**2 + attention**2 + spec.intermediate_size**2)
 
 
 class ObservingOperations(TorchOperations):

@@ -44,22 +44,23 @@ def quantize_folder(
     target: Target,
     *,
     group: int,
-    chunks: Sequence[Sequence[int]],
+    text: Callable[[], Sequence[Sequence[int]]],
     progress: Progress,
 ) -> int:
-    """Write `out`; gives the bytes of its weights. `group`: inputs with one scale, 0: a row has one. `chunks` are token
-    ids of the calibration text, which awq and gptq need."""
+    """Write `out`; gives the bytes of its weights. `group`: inputs with one scale, 0: a row has one. `text` gives token
+    ids, in pieces, by whose inputs rounding is chosen; of none, which is not for awq and gptq, weights are rounded to
+    nearest."""
     _check(files, target, group)
     with whole_output(out) as draft:
         draft.mkdir()  # before the work: what cannot be written is known at once
-        return _write(files, draft, target, group, chunks, progress)
+        return _write(files, draft, target, group, text(), progress)
 
 
 def _write(
     files: ModelFiles, out: Path, target: Target, group: int, chunks: Sequence[Sequence[int]], progress: Progress
 ) -> int:
     spec, source = files.spec, open_source(files.weights, files.format)
-    inputs = _observe(spec, source, chunks, progress) if chunks and target != "int4" else {}
+    inputs = _observe(spec, source, chunks, progress) if chunks else {}
     parameters = registry.architecture(spec.architecture).weight_map.parameters
     matrices = Matrices(source, list(placements(parameters, "hf", spec)), spec)
     if target == "awq":

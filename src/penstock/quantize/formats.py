@@ -14,11 +14,11 @@ Target = Literal["awq", "gptq", "int4", "int8", "fp8"]
 TARGETS: dict[Target, str] = {
     "awq": "4 bits with zero points; input channels scaled by their inputs on a text",
     "gptq": "4 bits; rounding errors spread by the inputs on a text",
-    "int4": "4 bits, rounded to nearest (compressed-tensors W4A16)",
+    "int4": "4 bits; rounded to nearest without a text (compressed-tensors W4A16)",
     "int8": "8 bits with a scale for each group (compressed-tensors W8A16), or for each row (W8A8)",
     "fp8": "e4m3 with a scale for each row (compressed-tensors FP8)",
 }
-CALIBRATED: tuple[Target, ...] = ("awq", "gptq")  # need a text; others lose less with one
+CALIBRATED: tuple[Target, ...] = ("awq", "gptq")  # need a text; others are rounded to nearest without
 GROUPED: tuple[Target, ...] = ("awq", "gptq", "int4")  # have a group size; int8 may have one
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of eight outputs in a word, from the lowest bits on
