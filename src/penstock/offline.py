@@ -260,6 +260,10 @@ class LLM:
         """The parameters of each request of a batch."""
         if params is None or isinstance(params, SamplingParams):
             return [params or SamplingParams(**self.defaults)] * count
+        if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+            raise InvalidRequest(
+                f"params must be SamplingParams, or a list with one for each prompt, got {params!r}", param="params"
+            )
         if len(params) != count:
             raise InvalidRequest(f"{count} prompts but {len(params)} SamplingParams", param="params")
         return params

@@ -236,6 +236,9 @@ def test_what_is_no_prompt_at_all_is_told(llm: LLM) -> None:
                 call(given)  # type: ignore[operator]
     with pytest.raises(InvalidRequest, match="messages must be a list"):
         llm.chat("a text")
+    for params in ({"max_tokens": 3}, 3, [{"max_tokens": 3}]):
+        with pytest.raises(InvalidRequest, match="params must be SamplingParams"):
+            llm.generate("the tea", params)  # type: ignore[arg-type]
     for stop in (5, "text", (3,)):
         with pytest.raises(InvalidRequest, match="stop is a tuple of strings"):
             SamplingParams(stop=stop)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from helpers.adapter_samples import write_adapter
 from helpers.browser import CLIPPED, PageErrors, violations
@@ -315,6 +315,38 @@ def test_usage_adds_up_and_is_the_tenants_own(enter: Callable[..., Page], gatewa
     text = httpx.get(f"{gateway.url}/usage?group_by=day,model&format=csv", headers=headers, timeout=PATIENCE_S).text
     assert Path(caught.value.path()).read_bytes().decode() == text
     assert not [text for text in stored(page) if ADMIN in text]
+
+
+# Texts on canvases that begin left of them, so that their first characters are cut off.
+CUT_LABELS = """
+window.cutLabels = [];
+const fillText = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, ...rest) {
+  const share = { right: 1, end: 1, center: 0.5 }[this.textAlign] ?? 0;
+  const { b: turned, e: left } = this.getTransform();
+  if (turned === 0 && left + x - share * this.measureText(text).width < -0.5) cutLabels.push(text);
+  return fillText.call(this, text, x, ...rest);
+};
+"""
+
+
+def test_labels_of_small_costs_are_whole(enter: Callable[..., Page], gateway: Server) -> None:
+    assert chat(gateway, "near", USER).status_code == 200
+
+    def without_cost(route: Route) -> None:
+        answer = route.fetch()
+        report = answer.json()
+        for one in (*report["data"], report["total"]):
+            one["cost_usd"] = one["cache_savings_usd"] = 0.0
+        route.fulfill(response=answer, json=report)
+
+    page = enter("usage")
+    page.add_init_script(CUT_LABELS)
+    page.route("**/usage?*", without_cost)
+    page.reload()
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    expect(page.locator(".legend", has_text="$0.00").first).to_be_visible()
+    assert page.evaluate("cutLabels") == []
 
 
 def test_pages_for_operators_are_accessible_and_fit_a_phone(enter: Callable[..., Page], gateway: Server) -> None:

@@ -421,6 +421,13 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
     expect(page.get_by_label("Prompt tokens")).to_have_value("1024")
 
 
+def test_the_planner_says_that_it_computes(visit: Visit, server: Server) -> None:
+    page = visit("pipeline")
+    page.route("**/plan", lambda route: None)  # no answer yet
+    page.goto(f"{server.url}/ui/#/planner")
+    expect(page.get_by_text("Computing the plan")).to_be_visible()
+
+
 def test_the_planner_calculates_latency_hardware_and_cost(visit: Visit, server: Server) -> None:
     page = visit("planner/speed")
     page.get_by_label("TTFT (ms)").fill("500")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,5 +84,11 @@ def _lock(path: Path) -> TextIO:
 
 def _unusable(root: Path, reason: str | None) -> StorageUnavailable:
     """The client is not told the path and the reason; the log is."""
-    logger.error("cannot use the data folder %s: %s; set another --data-dir", root, reason)
+    _log_once(root, reason)
     return StorageUnavailable("the server cannot use its folder of files and batches; its log says why")
+
+
+@functools.cache
+def _log_once(root: Path, reason: str | None) -> None:
+    """A server with batches to resume tries every second."""
+    logger.error("cannot use the data folder %s: %s; set another --data-dir", root, reason)

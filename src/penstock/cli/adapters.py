@@ -109,9 +109,10 @@ def _files(path: Path) -> dict[str, Path]:
 
 
 def _print(listed: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from penstock.cli.tables import table_console
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("adapter", "where"):
@@ -127,7 +128,7 @@ def _print(listed: list[dict[str, Any]]) -> None:
             Text(one["id"], style="bold"), where, str(one["rank"]), size_text(one["bytes"]), str(one["open"]), *figures,
             ", ".join(one["modules"]),
         )  # fmt: skip
-    console = Console(highlight=False)
+    console = table_console()
     console.print(table)
     for one in listed:
         for error in dict.fromkeys(part["error"] for part in one["residency"] if part["error"]):

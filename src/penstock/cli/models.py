@@ -35,11 +35,12 @@ def _matches(model: KnownModel, text: str | None) -> bool:
 
 
 def _print(known: list[KnownModel]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    from penstock.cli.tables import table_console
+
+    console = table_console()
     wide = not console.is_terminal or console.width >= 110
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("name", "", "size", "weights", "licence"):

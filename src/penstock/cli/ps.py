@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,13 @@ from penstock.cli.remote import Remote, server_option
 from penstock.cli.text import size_text, time_text
 from penstock.errors import Forbidden
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FIGURES = ("replicas", "weights", "KV cache", "in use", "requests", "context")
+HEADS = ("model", "state", "device", *FIGURES, "until")
+LEAST_WANTED = ("context", "device", "replicas", "weights", "until", "KV cache")  # in a narrow terminal
+GAP = 2  # columns of the terminal between two of the table
 CIRCUITS = {"open": "circuit open", "half_open": "circuit half open", "held": "asked for a pause"}
 
 
@@ -35,22 +42,45 @@ def ps(url: str, api_key: str | None, as_json: bool) -> None:
 
 
 def _print(listed: list[dict[str, Any]]) -> None:
-    from rich.console import Console
+    from penstock.cli.tables import table_console
+
+    rows = [
+        [
+            model["id"],
+            _state(model),
+            *_figures(model),
+            f"{model['max_model_len']:,}" if model.get("max_model_len") else "",
+            _until(model),
+        ]
+        for model in listed
+    ]
+    console = table_console()
+    console.print(_table(rows, shown_heads(rows, console.width)))
+
+
+def shown_heads(rows: list[list[str]], width: int) -> list[str]:
+    """The columns that have room side by side."""
+    widths = {head: max(len(row[place]) for row in [HEADS, *rows]) for place, head in enumerate(HEADS)}
+    for head in LEAST_WANTED:
+        if sum(widths.values()) + GAP * (len(widths) - 1) <= width:
+            break
+        del widths[head]
+    return [*widths]
+
+
+def _table(rows: list[list[str]], heads: list[str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in ("model", "state", "device"):
-        table.add_column(head, no_wrap=True)
-    for head in ("replicas", "weights", "KV cache", "in use", "requests", "context"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("until", no_wrap=True)
-    for model in listed:
-        state = _state(model)
-        shown = Text(state, style="green" if state == "ready" else "yellow")
-        context = f"{model['max_model_len']:,}" if model.get("max_model_len") else ""
-        table.add_row(Text(model["id"], style="bold"), shown, *_figures(model), context, _until(model))
-    Console(highlight=False).print(table)
+    for head in heads:
+        table.add_column(head, justify="right" if head in FIGURES else "left", overflow="fold")
+    for row in rows:
+        cells = dict(zip(HEADS, map(Text, row), strict=True))
+        cells["model"].style = "bold"
+        cells["state"].style = "green" if cells["state"].plain == "ready" else "yellow"
+        table.add_row(*map(cells.__getitem__, heads))
+    return table
 
 
 def _state(model: dict[str, Any]) -> str:

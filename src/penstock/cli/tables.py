@@ -8,8 +8,12 @@ from rich.table import Table
 PIPE_WIDTH = 1000  # columns: nothing is cut that another program reads
 
 
-def print_table(table: Table) -> None:
-    console = Console()
+def table_console() -> Console:
+    console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    console.print(table)
+    return console
+
+
+def print_table(table: Table) -> None:
+    table_console().print(table)

@@ -76,7 +76,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     openai_routes.add_models(app, service)
     batch_routes.add(app, service, settings)
     tokenizer_routes.add(app, service)
-    model_routes.add(app, service, trusted=settings.needs_key)
+    model_routes.add(app, service, settings)
     adapter_routes.add(app, service, settings)
     key_routes.add(app, service)
     tenant_routes.add(app, service)

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from helpers.store_samples import write_gguf
 from penstock.cli import penstock
-from penstock.cli.ps import _figures, _state, _until
+from penstock.cli.ps import HEADS, _figures, _state, _until, shown_heads
 from penstock.cli.remote import TIMEOUT_S, Remote
 from penstock.cli.sleep import CHANGE_S
 from penstock.errors import ModelNotFound
@@ -102,3 +102,15 @@ def test_figures_of_a_served_model() -> None:
     open_circuit = {"state": "ready", "deployments": [{"breaker": {"state": state}} for state in ("closed", "open")]}
     assert (_state(open_circuit), _state({"state": "asleep"})) == ("ready, circuit open", "asleep")
     assert (_until({"expires_s": 90}), _until({"pinned": True}), _until({})) == ("unloaded in 90 s", "stays", "")
+
+
+def test_ps_has_whole_columns_in_a_narrow_terminal() -> None:
+    row = ["smollm2", "ready", "cpu", "1", "97 MB", "300 MB", "25%", "3", "8,192", "stays"]
+    assert shown_heads([row], 100) == [*HEADS]
+    assert shown_heads([row], 80) == [head for head in HEADS if head != "context"]
+    assert shown_heads([["m" * 60, *row[1:]]], 80) == ["model", "state", "in use", "requests"]
+    assert shown_heads([], 80) == [head for head in HEADS if head != "context"]
+
+
+def test_tables_in_a_pipe_are_not_cut() -> None:
+    assert "good for trying things out" in call("list", "smollm2").output.splitlines()[1]

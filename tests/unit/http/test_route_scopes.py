@@ -3,6 +3,8 @@ somebody who has thought about who may use it."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -14,6 +16,7 @@ from penstock.deployment.protocol import ModelCard, ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.flow.identity import UNNAMED
 from penstock.gateway.keys.configured import ConfiguredKeys
+from penstock.gateway.keys.directory import KeyDirectory, NoKeys
 from penstock.gateway.keys.identity import Identity, Scope
 from penstock.http import app as app_module
 from penstock.http.routing import ApiRoute, App
@@ -74,6 +77,10 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, App]:
+    return build(tmp_path_factory.mktemp("data"), _Keys(), api_key="user")
+
+
+def build(data_dir: Path, keys: KeyDirectory, **settings: Any) -> tuple[Any, App]:
     """The application with its middleware, and without."""
     made: list[App] = []
 
@@ -82,18 +89,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, App]:
             super().__init__()
             made.append(self)
 
-    settings = load({"api_key": "user", "data_dir": str(tmp_path_factory.mktemp("data"))}, environ={})
+    loaded = load({"data_dir": str(data_dir), **settings}, environ={})
     model = cast(ServedModel, SimpleNamespace(card=ModelCard(name="m"), state=State.READY, deployments=()))
     service = Service(
         ModelRegistry([model]),
-        cast(Any, None),
+        MagicMock(),
         PrometheusMetrics(UNNAMED),
         stall_s=1.0,
-        keys=_Keys(),
+        keys=keys,
     )
+    service.manager = service.adapters = MagicMock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app_module, "App", Recorded)
-        return app_module.build(service, settings, MagicMock()), made[0]
+        return app_module.build(service, loaded, MagicMock()), made[0]
 
 
 class _Keys(ConfiguredKeys):
@@ -147,3 +155,24 @@ def test_public_routes_are_those_that_the_auth_middleware_lets_through(built: tu
     public = [route.split(" ")[1].replace("{path:path}", "x.js") for route in EXPECTED if EXPECTED[route] is None]
     assert all(client.get(path).status_code != 401 for path in public)
     assert client.get("/no/such/route").status_code == 401
+
+
+# What these answer is the same for everybody, and has no effect.
+NO_EFFECT = ("/api/blobs/{digest}", "/api/copy", "/api/create", "/api/push", "/v1/responses/{response_id}/cancel")
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "multipart/form-data; boundary=x"])
+def test_no_page_of_another_origin_has_an_effect_without_being_asked_for(
+    tmp_path: Path, content_type: str | None
+) -> None:
+    """A browser sends such POST requests without a preflight. On a server without keys they must change nothing."""
+    whole, app = build(tmp_path, NoKeys())
+    client = TestClient(whole, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    headers = {"origin": "https://evil.example"} | ({"content-type": content_type} if content_type else {})
+    paths = [route.split(" ")[1] for route in routes_of(app) if route.startswith("POST ")]
+    statuses = {
+        path: client.post(re.sub(r"\{[^}]*\}", "x", path), headers=headers).status_code
+        for path in paths
+        if path not in NO_EFFECT
+    }
+    assert {path: status for path, status in statuses.items() if status not in (403, 415)} == {}

@@ -12,10 +12,22 @@ export interface Line {
 }
 
 const HEIGHT = 150;
+const LABEL_FONT = "13px system-ui";
+const LEAST_AXIS = 64; // CSS pixels: the charts of a page are aligned
+const LABEL_GAP = 8;
 const POWERS_OF_TWO = Array.from({ length: 40 }, (_, power) => 2 ** (power + 10));
 const LOG_SCALE: uPlot.Scale = { distr: 3, log: 10, range: (_, low, high) => (low > 0 ? uPlot.rangeLog(low, high, 10, true) : [1, 10]) };
 
 const wholeMinutes = (splits: number[]): boolean => splits.every((value) => value % 60 === 0);
+
+/** The y axis is as wide as its longest label, such as "$0.00005". */
+function labelWidth(chart: uPlot, labels: string[] | null): number {
+  chart.ctx.save();
+  chart.ctx.font = LABEL_FONT;
+  const widest = Math.max(0, ...(labels ?? []).map((label) => chart.ctx.measureText(label).width));
+  chart.ctx.restore();
+  return Math.max(LEAST_AXIS, Math.ceil(widest) + LABEL_GAP);
+}
 
 /** "Jan 31" of a whole UTC day; nothing between two days. */
 function monthDay(seconds: number): string {
@@ -78,7 +90,7 @@ export function Chart({
     });
   };
   const options = (width: number): uPlot.Options => {
-    const axis = { stroke: colour("text-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "13px system-ui", size: 24 };
+    const axis = { stroke: colour("text-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: LABEL_FONT, size: 24 };
     return {
       width: width || 300,
       height: HEIGHT,
@@ -88,7 +100,7 @@ export function Chart({
       scales: { x: { time: true }, y: log ? LOG_SCALE : { range: (_, __, top) => [0, max ?? Math.max((top ?? 0) * 1.15, least)] } },
       axes: [
         { ...axis, space: 70, values: (_, splits) => (daily ? splits.map(monthDay) : splits.map((value) => clock(value).slice(0, wholeMinutes(splits) ? 5 : 8))) },
-        { ...axis, size: 64, space: 34, incrs: binary ? POWERS_OF_TWO : undefined, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
+        { ...axis, size: labelWidth, space: 34, incrs: binary ? POWERS_OF_TWO : undefined, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
       ],
       series: [
         {},

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from penstock.errors import InvalidRequest, MediaTypeUnsupported, OriginNotAllowed
+from penstock.errors import InvalidRequest, MediaTypeUnsupported
 
 FILE_FIELD = "file"
 MAX_FIELDS = 16
@@ -131,16 +130,6 @@ async def receive_form(request: Request, form: MultipartForm, in_thread: Callabl
             pieces, size = [], 0
     await in_thread(form.feed, b"".join(pieces))
     form.finish()
-
-
-def check_form_origin(request: Request, allowed: tuple[str, ...]) -> None:
-    """Browsers send forms of any page without asking first, so where no key is needed, pages of other origins must not
-    fill the disk."""
-    origin = request.headers.get("origin")
-    if origin is None or "*" in allowed or origin.lower() in allowed:
-        return
-    if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-        raise OriginNotAllowed(f"pages of {origin[:253]} may not upload files: see --allow-origin")
 
 
 def _clean_filename(name: bytes) -> str:

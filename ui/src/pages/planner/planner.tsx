@@ -83,7 +83,7 @@ function Results({ tab }: { tab: string }) {
       ) : (
         !problem && (
           <Card>
-            <Empty icon="planner" title="Select a model and hardware" />
+            <Empty icon="planner" title={state.model.value && state.hardware.value ? "Computing the plan" : "Loading models and hardware"} />
           </Card>
         )
       )}

@@ -30,8 +30,9 @@ from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi import schemas
 from penstock.http.openapi.route_docs import route_docs
+from penstock.http.page_origin import check_page_origin
 from penstock.http.parse.body import read_object
-from penstock.http.parse.multipart import MultipartForm, check_form_origin, receive_form
+from penstock.http.parse.multipart import MultipartForm, receive_form
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.http.service import Service
@@ -142,8 +143,7 @@ def _add_upload(app: App, service: Service, settings: Settings) -> None:
     async def upload_adapter(request: Request) -> Response:
         """Serve an adapter whose files are sent: a multipart form with `name`, `config` (adapter_config.json) and
         `weights` (adapter_model.safetensors), or `gguf`; and `model`, `price` (JSON) and `replace` (true)."""
-        if not settings.needs_key:
-            check_form_origin(request, settings.serve.origins)
+        check_page_origin(request, settings)
         manager = _adapters(service)
         length = request.headers.get("content-length", "")
         with await asyncio.to_thread(manager.store.new_upload, int(length) if length.isdecimal() else 0) as upload:

@@ -17,10 +17,12 @@ from penstock.http.api.admin.managed_model import ManagedModel, ManagedModelList
 from penstock.http.api.fields import MODEL_PARAMETER
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
+from penstock.http.page_origin import check_page_origin
 from penstock.http.parse.body import read_object
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.http.service import ModelManager, Service
+from penstock.settings import Settings
 
 
 class NewModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +55,10 @@ ANSWERS = (NewModel, Removed, Sleeping, ManagedModel, ManagedModelList)
 LEVEL = Parameter(name="level", description="Accepted for clients of vLLM.", choices=("1", "2"))
 
 
-def add(app: App, service: Service, *, trusted: bool) -> None:
-    """`trusted`: only keys with the scope `admin` get here, since the server has keys."""
-    _add_and_remove(app, service, trusted=trusted)
-    _load_and_unload(app, service)
-    _sleep_and_wake(app, service)
+def add(app: App, service: Service, settings: Settings) -> None:
+    _add_and_remove(app, service, trusted=settings.needs_key)
+    _load_and_unload(app, service, settings)
+    _sleep_and_wake(app, service, settings)
 
 
 def _change_docs(*parameters: Parameter) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def _manager(service: Service) -> ModelManager:
 
 
 def _add_and_remove(app: App, service: Service, *, trusted: bool) -> None:
+    """`trusted`: only keys with the scope `admin` get here, since the server has keys."""
     admin = app.requiring(Scope.ADMIN)
 
     @admin.post("/admin/models", **route_docs(NewModel, ManagedModel, not_found=None, uses_engine=True))
@@ -98,12 +100,13 @@ def _add_and_remove(app: App, service: Service, *, trusted: bool) -> None:
         return json_response(msgspec.json.encode(Removed(id=model.card.name)))
 
 
-def _load_and_unload(app: App, service: Service) -> None:
+def _load_and_unload(app: App, service: Service, settings: Settings) -> None:
     admin = app.requiring(Scope.ADMIN)
 
     @admin.post("/admin/load", **_change_docs(MODEL_PARAMETER))
     async def load_model(request: Request) -> Response:
         """Load a model now, and wait until it is ready."""
+        check_page_origin(request, settings)
         manager, model = _manager(service), _model(service, request)
         async with audited(service, request, "model.load", model.name):
             await manager.load(model)
@@ -112,19 +115,21 @@ def _load_and_unload(app: App, service: Service) -> None:
     @admin.post("/admin/unload", **_change_docs(MODEL_PARAMETER))
     async def unload_model(request: Request) -> Response:
         """Unload a model, once its requests have ended. The next request loads it again."""
+        check_page_origin(request, settings)
         manager, model = _manager(service), _model(service, request)
         async with audited(service, request, "model.unload", model.name):
             await manager.unload(model)
         return _described(service, manager, model)
 
 
-def _sleep_and_wake(app: App, service: Service) -> None:
+def _sleep_and_wake(app: App, service: Service, settings: Settings) -> None:
     """Named as in vLLM."""
     admin = app.requiring(Scope.ADMIN)
 
     @admin.post("/sleep", **_change_docs(MODEL_PARAMETER, LEVEL))
     async def sleep(request: Request) -> Response:
         """Release the memory of a model, once its requests have ended. Its processes stay; a request wakes it."""
+        check_page_origin(request, settings)
         manager, model = _manager(service), _model(service, request)
         async with audited(service, request, "model.sleep", model.name):
             await manager.sleep(model)
@@ -133,6 +138,7 @@ def _sleep_and_wake(app: App, service: Service) -> None:
     @admin.post("/wake_up", **_change_docs(MODEL_PARAMETER))
     async def wake_up(request: Request) -> Response:
         """Wake a model, and wait until it is ready."""
+        check_page_origin(request, settings)
         manager, model = _manager(service), _model(service, request)
         async with audited(service, request, "model.wake", model.name):
             await manager.load(model)

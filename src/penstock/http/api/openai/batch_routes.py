@@ -22,6 +22,7 @@ from penstock.http.api.openai.batch_dispatch import LineDispatcher
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.openapi.route_docs import route_docs
+from penstock.http.page_origin import check_page_origin
 from penstock.http.parse.body import read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
@@ -83,6 +84,7 @@ def add(app: App, service: Service, settings: Settings) -> None:
     @inference.post(f"{PATH}/{{batch_id}}/cancel", **cancel_docs)
     async def cancel_batch(request: Request, batch_id: str) -> Response:
         """Stop a batch. What has run is in its output file."""
+        check_page_origin(request, settings)
         return json_response(file_bodies.encode_batch(await manager.cancel(tenant_of(request.scope), batch_id)))
 
 

@@ -20,7 +20,8 @@ from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi import schemas
 from penstock.http.openapi.route_docs import route_docs
-from penstock.http.parse.multipart import FILE_FIELD, MultipartForm, check_form_origin, receive_form
+from penstock.http.page_origin import check_page_origin
+from penstock.http.parse.multipart import FILE_FIELD, MultipartForm, receive_form
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.settings import Settings
@@ -73,8 +74,7 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
     async def upload_file(request: Request) -> Response:
         """Upload the input file of a batch: `file` and `purpose=batch` as a multipart form. It expires after 30 days,
         or after `expires_after[seconds]` (with `expires_after[anchor]=created_at`)."""
-        if not settings.needs_key:
-            check_form_origin(request, settings.serve.origins)
+        check_page_origin(request, settings)
         data = await manager.open()
         length, name = request.headers.get("content-length", ""), new_id("file-")
         await data.in_file_thread(data.contents.check_space, int(length) if length.isdecimal() else 0)

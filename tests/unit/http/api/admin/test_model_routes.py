@@ -31,7 +31,7 @@ def answer(directory: KeyDirectory, key: str = "") -> int:
     gateway = Gateway(Router("prefix", secret=b""), registry.find)
     parts = {"models": registry, "manager": object(), "gateway": gateway, "autoscaler": Autoscaler(list)}
     service = cast(Service, SimpleNamespace(**parts))
-    model_routes.add(app, service, trusted=True)
+    model_routes.add(app, service, load({}, environ={}))
     exception_handlers.add(app)
     guarded = RequestIdMiddleware(ApiKeyMiddleware(app, directory))
     return TestClient(guarded).get("/admin/models", headers={"authorization": f"Bearer {key}"}).status_code
