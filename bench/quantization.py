@@ -229,7 +229,7 @@ class Results:
 
 def stories(base: Path, options: argparse.Namespace) -> dict[str, Chunks]:
     """Sampled from the model as it is, once, with other seeds than those of calibration."""
-    kept = options.cache / f"stories15m-{options.chunks}-{options.length}.json"
+    kept = options.cache / f"stories15m-{OWN_CHUNKS}-{options.chunks}-{options.length}.json"
     if not kept.is_file():
         tokens = options.length - 2
         seeds = range(OWN_CHUNKS, OWN_CHUNKS + options.chunks)

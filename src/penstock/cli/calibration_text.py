@@ -40,7 +40,8 @@ def write_text(files: ModelFiles, start: int, progress: Progress) -> list[list[i
 
     length = min(OWN_CHUNK, files.spec.context)
     chunks: list[list[int]] = []
-    with LLM(str(files.weights[0].parent), context=length) as llm:
+    # On the CPU, as calibration is: the weights may be too large for a GPU. The variables are a server's.
+    with LLM(str(files.weights[0].parent), environ={}, device="cpu", context=length) as llm:
         while len(chunks) < OWN_CHUNKS:
             progress("writing a text", len(chunks), OWN_CHUNKS)
             seeds = range(len(chunks), len(chunks) + AT_ONCE)

@@ -33,7 +33,7 @@ from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
-from penstock.settings.unused import check_database
+from penstock.settings.unused import check_used_by_server
 from penstock.startup.find_models import FoundModel, check_names, find_models
 from penstock.startup.server_models import ServerModels
 from penstock.system import gc_control
@@ -102,7 +102,7 @@ def _start(values: dict[str, Any]) -> None:
         from penstock.observe.trace.otel import exporter_class
 
         exporter_class()  # raises here if the package is missing, not after the engine has started
-    check_database(settings)
+    check_used_by_server(settings)
     check_names(settings)  # before the port: an unknown model is reported first
     frontends = frontend_count(settings)
     listener = bind(settings.serve, shared=frontends > 1)

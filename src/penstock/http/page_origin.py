@@ -20,6 +20,15 @@ def check_page_origin(request: Request, settings: Settings) -> None:
     origin, allowed = request.headers.get("origin"), settings.serve.origins
     if settings.needs_key or origin is None or "*" in allowed or origin.lower() in allowed:
         return
-    if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+    if request.headers.get("sec-fetch-site") == "same-origin":  # said by the browser, where a proxy changed the host
+        return
+    if _host(origin) != request.headers.get("host", "").lower():
         called = f"{request.method} {request.url.path}"
         raise OriginNotAllowed(f"pages of {origin[:253]} may not call {called}: see --allow-origin")
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # "http://["
+        return None

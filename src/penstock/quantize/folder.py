@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from penstock.errors import InvalidSetting, ModelInvalid
+from penstock.errors import InvalidSetting, ModelInvalid, PenstockError
 from penstock.kernels.interface import Rotary
 from penstock.model import Source, open_source, registry
 from penstock.model.layers.rope import rotary_table
@@ -53,7 +53,14 @@ def quantize_folder(
     _check(files, target, group)
     with whole_output(out) as draft:
         draft.mkdir()  # before the work: what cannot be written is known at once
-        return _write(files, draft, target, group, text(), progress)
+        return _write(files, draft, target, group, _read(text), progress)
+
+
+def _read(text: Callable[[], Sequence[Sequence[int]]]) -> Sequence[Sequence[int]]:
+    try:
+        return text()
+    except OSError as error:  # which would be taken for one of the output
+        raise PenstockError(f"there is no text to be calibrated on: {error}") from error
 
 
 def _write(

@@ -29,10 +29,15 @@ class Need(NamedTuple):
         return getattr(getattr(of, self.section), self.name)
 
     def is_given(self, of: Any) -> bool:
-        return bool(self.value(of) != getattr(_DEFAULTS[self.section], self.name))
+        return bool(_plain(self.value(of)) != _plain(getattr(_DEFAULTS[self.section], self.name)))
 
     def error(self) -> InvalidSetting:
         return InvalidSetting(f"{self.name}: {self.why}", param=self.name)
+
+
+def _plain(value: Any) -> Any:
+    """A list of numbers in a text may have spaces."""
+    return value.replace(" ", "") if isinstance(value, str) else value
 
 
 _DEFAULTS: dict[str, Section] = {
@@ -46,7 +51,8 @@ _SLOS = tuple(
     for name in ObserveSettings.__struct_fields__
     if name.startswith("slo_") and name not in ("slo_window_s", "slo_webhook")
 )
-_RECORDED = ("keep_texts", "otel_endpoint", *_SLOS, "slo_webhook")
+# Without events slo_ttft_p95 is still what autoscaling aims at.
+_RECORDED = ("keep_texts", "otel_endpoint", *(name for name in _SLOS if name != "slo_ttft_p95"), "slo_webhook")
 
 _OF_A_MODEL = (
     Need(
@@ -96,9 +102,6 @@ _OF_A_SERVER = (
 
 def check_used(settings: Settings) -> None:
     """Of the sections that all models share: one model must make use of a setting. Raises InvalidSetting."""
-    for need in _OF_A_SERVER:
-        if need.is_given(settings) and not need.met(settings):
-            raise need.error()
     for need in _OF_A_MODEL:
         if need.is_given(settings) and not any(map(need.met, settings.models or (settings,))):
             raise need.error()
@@ -112,8 +115,11 @@ def check_own_used(entry: ModelEntry, settings: Settings) -> None:
             raise need.error()
 
 
-def check_database(settings: Settings) -> None:
-    """Of a server: other commands take the same file and environment. Raises InvalidSetting."""
+def check_used_by_server(settings: Settings) -> None:
+    """Of a server alone: other commands take the same file and environment. Raises InvalidSetting."""
+    for need in _OF_A_SERVER:
+        if need.is_given(settings) and not need.met(settings):
+            raise need.error()
     if settings.tenants.database is not None and not (settings.needs_database or settings.shares_stores):
         raise InvalidSetting(
             "database: the server would record nothing there: set keys or ledger, or leave it out", param="database"

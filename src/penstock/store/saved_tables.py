@@ -31,8 +31,8 @@ _MODULES = {"embed_tokens": "embed", "lm_head": "head"}
 
 
 def check_saved_tables(adapter: AdapterFiles, base: ModelFiles) -> None:
-    """Raises WeightsMismatch, with the name of the tensor, if one is not the base's. Of a base whose own table is
-    quantized that cannot be said: a warning. Shapes have been checked."""
+    """Raises WeightsMismatch, with the name of the tensor, if one is not the base's. If the
+    base's own table is quantized, or in a GGUF file, there is a warning instead. Shapes have been checked."""
     if not adapter.spec.saved_tables or not base.weights:
         return
     tables = _tables_of(base)
@@ -40,8 +40,8 @@ def check_saved_tables(adapter: AdapterFiles, base: ModelFiles) -> None:
         own = tables.get(saved.module) or (tables.get("embed") if base.spec.tied else None)
         if own is None:
             logger.warning(
-                "adapter %s: its tensor %s is taken for a copy of the table of %s, which is quantized and cannot be "
-                "compared: what was trained of it is lost",
+                "adapter %s: its tensor %s is taken for a copy of the table of %s, which cannot be compared "
+                "here: what was trained of it is lost",
                 adapter.spec.name,
                 saved.name,
                 base.name,

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 PREFIX = "penstock-"
-LOCK = "lock"
-_UNLOCKED = "lock.new"  # until its maker has locked it
+LOCK = ".penstock-owner"
+_UNLOCKED = ".penstock-owner.new"  # until its maker has locked it
 
 
 class PrivateFolder:

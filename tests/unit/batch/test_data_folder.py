@@ -18,3 +18,9 @@ def test_a_folder_that_cannot_be_used_is_logged_once_for_each_reason(
             DataFolder(tmp_path)
     (logged,) = caplog.messages
     assert "file is not a database" in logged
+    broken = (tmp_path / DATABASE).rename(tmp_path / "broken")
+    DataFolder(tmp_path).close()
+    broken.rename(tmp_path / DATABASE)
+    with pytest.raises(StorageUnavailable):
+        DataFolder(tmp_path)
+    assert caplog.messages == [logged, logged]  # it was usable in between

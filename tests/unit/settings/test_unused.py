@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidSetting
 from penstock.settings import load, parse_entry
-from penstock.settings.unused import check_database
+from penstock.settings.unused import check_used_by_server
 
 AUDIT = "speculate_audit: there are no drafts to audit"
 
@@ -30,9 +30,16 @@ AUDIT = "speculate_audit: there are no drafts to audit"
 )
 def test_a_setting_without_effect_is_named(arguments: dict[str, object], param: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        load(arguments, environ={})
+        check_used_by_server(load(arguments, environ={}))
     assert caught.value.param == param
     assert caught.value.message.startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize("name", ["limits_unavailable", "revoked_streams", "keep_texts"])
+def test_other_commands_take_the_settings_of_a_server(name: str) -> None:
+    """`penstock keys` reads the same file, and the server's flags may be elsewhere."""
+    given = {"limits_unavailable": "open", "revoked_streams": "finish", "keep_texts": True}[name]
+    load({name: given, "events": False}, environ={})
 
 
 @pytest.mark.parametrize(
@@ -48,10 +55,12 @@ def test_a_setting_without_effect_is_named(arguments: dict[str, object], param: 
         {"slo_webhook": "http://127.0.0.1:9/", "slo_kv_use": 0.9},
         {"limits_unavailable": "open", "ledger": True},
         {"revoked_streams": "finish", "keys": True},
+        {"events": False, "slo_ttft_p95": 1.0},  # what autoscaling aims at
+        {"ttft_targets_s": "1, 5, 60"},  # the default
     ],
 )
 def test_what_another_setting_makes_use_of_is_allowed(arguments: dict[str, object]) -> None:
-    load(arguments, environ={})
+    check_used_by_server(load(arguments, environ={}))
 
 
 def test_the_environment_is_named() -> None:
@@ -106,7 +115,7 @@ def test_a_pinned_model_has_no_keep_alive(tmp_path: Path) -> None:
 
 def test_a_server_makes_use_of_its_database() -> None:
     url = "sqlite:////nowhere/tenants.db"
-    check_database(load({"database": url, "ledger": True}, environ={}))
-    check_database(load({"database": "postgresql://penstock@db.example/penstock"}, environ={}))
+    check_used_by_server(load({"database": url, "ledger": True}, environ={}))
+    check_used_by_server(load({"database": "postgresql://penstock@db.example/penstock"}, environ={}))
     with pytest.raises(InvalidSetting, match=r"^database: "):
-        check_database(load({"database": url}, environ={}))  # no error of `load`: `penstock keys` takes it, too
+        check_used_by_server(load({"database": url}, environ={}))  # no error of `load`: `penstock keys` takes it, too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from penstock.errors import InvalidSetting, PenstockError
 from penstock.kernels.cpu import library
+
+INIT_ARRAY = 14  # type of a section
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,23 @@ def test_built_with_other_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     (tmp_path / "program.h").write_text("struct Row {};")
     with pytest.raises(PenstockError, match=r"was built from other sources.*Build it again"):
         library.load()
+
+
+def test_nothing_runs_when_it_is_loaded() -> None:
+    """An initializer in a file of an instruction set would have its instructions, whatever the machine has."""
+    if not library.PATH.exists():
+        pytest.skip("the native library was not built")
+    assert initializers(library.PATH.read_bytes()) <= 1  # that of GCC's own start files
+
+
+def initializers(elf: bytes) -> int:
+    """The entries of its table of functions that the loader calls."""
+    if elf[:6] != b"\x7fELF\x02\x01":
+        pytest.skip("no library of 64 bits in ELF")
+    (sections,) = struct.unpack_from("<Q", elf, 40)
+    size, count = struct.unpack_from("<HH", elf, 58)
+    headers = [struct.unpack_from("<IIQQQQ", elf, sections + size * number) for number in range(count)]
+    return sum(header[5] // 8 for header in headers if header[1] == INIT_ARRAY)
 
 
 def test_choice_of_instruction_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -282,6 +282,9 @@ void gather(const Matrix& matrix, const int64_t* tokens, int64_t count, float sc
 }  // namespace
 
 void fill(LinearKernels& kernels) {
+#ifdef PENSTOCK_PAIRS
+    if (is_zen_4()) pieces = &OF_ZEN_4;
+#endif
     kernels.quantize = quantize;
     kernels.linear = linear;
     kernels.gather = gather;

@@ -32,16 +32,15 @@ constexpr Pieces OF_ZEN_4{true, 32768, 32768, 3, 3, 3};
 constexpr Pieces OF_OTHERS{false, 4096, 9216, 3, 2, 5};
 
 // Zen 4 is the one processor of its family, 25, that has AVX-512.
-inline Pieces choose_pieces() {
+bool is_zen_4() {
     unsigned a, b, c, d;
     if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx || d != signature_AMD_edx)
-        return OF_OTHERS;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return OF_OTHERS;
-    const unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
-    return family == 25 ? OF_ZEN_4 : OF_OTHERS;
+        return false;
+    return __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) == 25;
 }
 
-const Pieces PIECES = choose_pieces();
+// `fill` chooses them. Nothing here may run while the library is loaded: this code has instructions that the machine may lack.
+const Pieces* pieces = &OF_OTHERS;
 
 constexpr int64_t STRIP_FROM = 48;  // from so many tokens on there are strips
 
@@ -184,8 +183,8 @@ void pair_tile(PanelBlocks at, const Fetch& fetch, int64_t count, int64_t blocks
 template <int KIND>
 bool goes_in_pairs(const Work& work) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET;
-    const int64_t from_8_bit = work.blocks * 512 > PIECES.short_row ? PIECES.from_8_bit_long : PIECES.from_8_bit;
-    return work.tokens >= (NIBBLES ? PIECES.from_4_bit : from_8_bit) && work.tokens < STRIP_FROM;
+    const int64_t from_8_bit = work.blocks * 512 > pieces->short_row ? pieces->from_8_bit_long : pieces->from_8_bit;
+    return work.tokens >= (NIBBLES ? pieces->from_4_bit : from_8_bit) && work.tokens < STRIP_FROM;
 }
 
 // The two panels from `panel` on, for the tokens from `from` on: fewer than STRIP_FROM.
@@ -198,7 +197,7 @@ void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first
     const int64_t blocks = work.blocks, row = panel * PANEL;
     const int64_t rows = smaller(segment.rows - row, PAIR * PANEL), tokens = work.tokens - from;
     const int64_t tiles = (tokens + PAIR_TOKENS - 1) / PAIR_TOKENS;
-    const int64_t bytes = blocks * BYTES, chunks = bytes <= PIECES.short_row ? 1 : (bytes + PIECES.bytes - 1) / PIECES.bytes;
+    const int64_t bytes = blocks * BYTES, chunks = bytes <= pieces->short_row ? 1 : (bytes + pieces->bytes - 1) / pieces->bytes;
     const auto blocks_at = [&](int64_t block) -> PanelBlocks {
         return {static_cast<const uint8_t*>(segment.codes) + block * BYTES, segment.scales + block * SCALES,
                 OFFSET ? segment.offsets + block * PANEL : nullptr};
@@ -211,7 +210,7 @@ void pair(const Work& work, const Segment& segment, int64_t panel, int64_t first
             const int64_t token = tile * PAIR_TOKENS;
             const Quantized* x = work.quantized + (from + token) * blocks + begin;
             const int64_t each = (LINES + tiles - 1) / tiles;
-            const Fetch fetch{next, tile * each * (end - begin), each, tile == 0, chunks == 1, PIECES.into_second_cache};
+            const Fetch fetch{next, tile * each * (end - begin), each, tile == 0, chunks == 1, pieces->into_second_cache};
             const auto add = [&](auto tile_of) { tile_of(here, fetch, end - begin, blocks, x, chunk == 0, sums[token]); };
             switch (tokens - token) {
                 case 1: add(pair_tile<KIND, 1>); break;
