@@ -82,6 +82,8 @@ __attribute__((noinline)) void packed_tile(const Segment& segment, int64_t panel
     // at three quarters of it with software prefetch. With more rows it does not look far enough ahead.
     constexpr bool FETCH = NIBBLES || T > 1;
     constexpr int64_t AHEAD = 4096, SCALES_AHEAD = 256;
+    // The hardware prefetcher begins anew with each page. Measured on Zen 4: 2 to 8% less time with these lines of a page.
+    constexpr int64_t PAGE_BYTES = 4096, PAGE_LINES = 3;
     constexpr _mm_hint WHERE = NIBBLES || T < 8 ? _MM_HINT_T0 : _MM_HINT_T1;
     constexpr bool COPY = NIBBLES && T > 2;  // of the unpacked codes, for the quads with high codes
     const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + panel * blocks * BYTES;
@@ -97,6 +99,8 @@ __attribute__((noinline)) void packed_tile(const Segment& segment, int64_t panel
         if (FETCH) {
             for (int64_t line = 0; line < BYTES; line += 64) _mm_prefetch(packed + AHEAD + line, WHERE);
             if (!NIBBLES) _mm_prefetch(scales + b * SCALES + SCALES_AHEAD, _MM_HINT_T0);
+        } else if ((reinterpret_cast<uintptr_t>(packed) & (PAGE_BYTES - 1)) < BYTES) {
+            for (int64_t line = 0; line < PAGE_LINES; ++line) _mm_prefetch(packed + 2 * PAGE_BYTES + 64 * line, _MM_HINT_T1);
         }
         if (NIBBLES) {
 #pragma GCC unroll 8
