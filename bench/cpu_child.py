@@ -49,15 +49,15 @@ class Failed(Exception):
 
 
 class Child:
-    """An engine in its own process. Figures that only a fresh process has are None afterwards."""
+    """An engine in its own process. `start_s` is None after the first call."""
 
     def __init__(self, script: str, model: Path, threads: int, python: str = sys.executable) -> None:
-        self._command = [python, str(Path(__file__).parent / script), str(model), str(threads)]
+        self._arguments = (script, model, threads, python)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._started: float | None = time.perf_counter()
-        self._most_streams = 0
+        command = [python, str(Path(__file__).parent / script), str(model), str(threads)]
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
 
     def close(self) -> None:
@@ -80,15 +80,17 @@ class Child:
         return self.ask("prefill", tokens=tokens)
 
     def decode(self, prompt: int, streams: int, output: int) -> float:
-        self._most_streams = max(streams, self._most_streams)
         return self.ask("decode", prompt=prompt, streams=streams, output=output)
 
-    def peak_mb(self) -> float | None:
-        """Peak resident memory with one stream."""
-        if self._most_streams > 1:
-            return None
-        status = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+    def peak_mb(self) -> float:
+        """Peak resident memory with one stream, of a process that has done nothing else, as llama.cpp's tools."""
+        alone = Child(*self._arguments)
+        try:
+            alone.decode(512, 1, 16)
+            status = Path(f"/proc/{alone._process.pid}/status").read_text().splitlines()
+            return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+        finally:
+            alone.close()
 
     def cpu_s(self) -> float:
         """CPU time so far, of all threads."""
