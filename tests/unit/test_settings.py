@@ -106,11 +106,16 @@ def test_what_is_wrong_in_the_environment_is_found_there() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[cahce]\nblock_size = 8", r"unknown section \[cahce\]"),
+        ("[cahce]\nblock_size = 8", r"unknown section \[cahce\]; did you mean \[cache\]\?; known: \[model\], "),
+        ("[server]\nport = 8", r"unknown section \[server\]; did you mean \[serve\]\?"),
+        ("[[model_s]]\nname = 'a'", r"unknown section \[\[model_s\]\]; did you mean \[\[models\]\]\?"),
+        ("[xyz]", r"unknown section \[xyz\]; known: .*\[\[models\]\], \[\[routes\]\], \[\[safety\]\]"),
+        ("prot = 8", r"there is no setting prot; did you mean port, which goes under \[serve\]\?$"),
+        ("xyzzy = 8", r"there is no setting xyzzy$"),
         ("[cache]\nblok_size = 8", r"\[cache\] has no setting blok_size; did you mean block_size\?"),
         ("[cache]\nport = 8", r"port is not a setting of \[cache\]: it goes under \[serve\]"),
         ("block_size = 8", r"block_size is a setting: it goes under \[cache\]"),
-        ("[[model]]\nname = 'a'", r"model must be a table: \[model\]"),
+        ("[[model]]\nname = 'a'", r"model must be a table: \[model\]; several models are \[\[models\]\]"),
         ("not toml", "not valid TOML"),
         ("[model]\nmodel = '\xe4'", "not valid TOML: it is not UTF-8"),
     ],

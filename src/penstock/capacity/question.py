@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from msgspec import Meta
 from penstock.capacity.device import Device
 from penstock.capacity.formats import FORMATS, KV_FORMATS, KV_PAIRS
 from penstock.capacity.shape import Shape, plain_vectors
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, did_you_mean
 from penstock.system import typed
 
 # Generous for decades to come, and near enough together that nothing overflows.
@@ -204,7 +203,7 @@ def _invalid(what: str, place: str) -> InvalidRequest:
         if "missing" in what:
             return InvalidRequest(f"{param} is required", param=param)
         known = {"model": ModelNumbers, "hardware": DeviceNumbers}.get(place, Question).__struct_fields__
-        return InvalidRequest(f"{param} is not a known field{_guess(field[1], known)}", param=param)
+        return InvalidRequest(f"{param} is not a known field{did_you_mean(field[1], known)}", param=param)
     plain = re.sub(
         r"`([^`]*)`", lambda found: " or ".join(WORDS.get(word, word) for word in found[1].split(" | ")), what
     )
@@ -214,10 +213,5 @@ def _invalid(what: str, place: str) -> InvalidRequest:
 def one_of(name: str, known: Collection[str], param: str) -> None:
     if name not in known:
         raise InvalidRequest(
-            f"{param} must be one of {', '.join(known)}, got {name[:64]!r}{_guess(name, known)}", param=param
+            f"{param} must be one of {', '.join(known)}, got {name[:64]!r}{did_you_mean(name, known)}", param=param
         )
-
-
-def _guess(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -9,7 +9,7 @@ import sys
 import click
 
 from penstock import __version__
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, did_you_mean
 from penstock.startup import bytecode
 from penstock.system.ownership import claim_process
 
@@ -66,6 +66,14 @@ class Commands(click.Group):
         name = MODULES.get(name, name)
         command: click.Command = getattr(importlib.import_module(f"penstock.cli.{name}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, [*COMMANDS, *ALIASES]) or '.'}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))

@@ -148,7 +148,10 @@ def _option(name: str, annotation: Any, default: Any) -> Callable[[Command], Com
     flag = name.replace("_", "-")
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     note = "" if default is None else f" [default: {str(default).lower() if kind is bool else default}]"
-    return click.option(names, name, type=_click_type(kind), default=None, help=f"{meta.description}{note}")
+    metavar = (meta.extra or {}).get("metavar")
+    return click.option(
+        names, name, type=_click_type(kind), default=None, metavar=metavar, help=f"{meta.description}{note}"
+    )
 
 
 def _click_type(kind: Any) -> Any:

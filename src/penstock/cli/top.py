@@ -8,10 +8,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import click
+from click.core import ParameterSource
 
 from penstock.cli.options import debug_option
 from penstock.cli.quit_key import quitting_on_q
-from penstock.cli.remote import DEFAULT_URL, Remote, key_option
+from penstock.cli.remote import Remote, server_option
 from penstock.errors import InvalidRequest, PenstockError, Unauthorized
 
 RETRY_S = 1.0
@@ -21,21 +22,27 @@ RATES = ("tokens_per_s", "prompt_tokens_per_s")
 
 
 @click.command()
-@click.argument("url", default=DEFAULT_URL)
+@click.argument("address", metavar="[URL]", required=False)
 @click.option("--interval", type=click.FloatRange(0.1, 5), default=1.0, show_default=True, help="Seconds per frame.")
 @click.option("--model", help="The model whose steps and KV cache are shown. [default: the first]")
 @click.option("--replica", type=click.IntRange(min=0), help="The number of its replica. [default: 0]")
 @click.option("--once", is_flag=True, help="Print one frame and end, for scripts.")
-@key_option
+@server_option
 @debug_option
-def top(url: str, interval: float, model: str | None, replica: int | None, once: bool, api_key: str | None) -> None:
-    """Watch the server at URL: throughput, latencies, queue, KV cache, requests. q or Ctrl-C leaves."""
+@click.pass_context
+def top(
+    ctx: click.Context, address: str | None, url: str, interval: float, model: str | None, replica: int | None,
+    once: bool, api_key: str | None,
+) -> None:  # fmt: skip
+    """Watch the server at URL, or --server: throughput, latencies, queue, KV cache, requests. q or Ctrl-C leaves."""
     from rich.console import Console
     from rich.live import Live
 
     from penstock.cli.top_frame import frame, lost
 
-    remote, console = Remote(url, api_key), Console(highlight=False)
+    if address is not None and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:
+        raise click.UsageError("URL and --server exclude each other")
+    remote, console = Remote(address or url, api_key), Console(highlight=False)
     if not once and not console.is_terminal:
         raise InvalidRequest("standard output is not a terminal; --once prints a single frame", param="once")
     source = {name: value for name, value in (("model", model), ("replica", replica)) if value is not None}

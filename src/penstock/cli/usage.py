@@ -13,6 +13,8 @@ from rich.table import Table
 from penstock.cli.options import debug_option
 from penstock.cli.remote import Remote, server_option
 from penstock.cli.tables import print_table
+from penstock.errors import did_you_mean
+from penstock.gateway.ledger.queries import GROUPS
 
 HEADS = {
     "requests": "requests", "input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output",
@@ -20,10 +22,24 @@ HEADS = {
 }  # fmt: skip
 
 
+def _check_groups(ctx: click.Context, option: click.Parameter, given: str) -> str:
+    for name in given.split(","):
+        if name.strip() not in ("", *GROUPS):
+            guess = did_you_mean(name.strip(), GROUPS)
+            raise click.BadParameter(f"{name.strip()!r} is none of {', '.join(GROUPS)}{guess}")
+    return given
+
+
 @click.command()
 @click.option("--from", "since", metavar="DATE", help="Since this UTC date, or ISO 8601 time.")
 @click.option("--to", "until", metavar="DATE", help="Until the end of this date, or this time.")
-@click.option("--by", default="model", show_default=True, help="Group by day, tenant, key, model; with commas.")
+@click.option(
+    "--by",
+    default="model",
+    show_default=True,
+    callback=_check_groups,
+    help=f"Group by {', '.join(GROUPS)}; with commas.",
+)
 @click.option("--tenant", help="Only this tenant's requests.")
 @click.option("--key", help="Only requests of this key, by its id.")
 @click.option("--model", help="Only requests that this model answered.")

@@ -7,8 +7,9 @@ from starlette.types import ASGIApp
 
 import penstock
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
-from penstock.http.api import capacity_routes, tokenizer_routes, usage_routes
-from penstock.http.api.admin import adapter_routes, audit_routes, key_routes, limit_routes, model_routes, tenant_routes
+from penstock.http.api import capacity_routes, model_routes, tokenizer_routes, usage_routes
+from penstock.http.api.admin import adapter_routes, audit_routes, key_routes, limit_routes, tenant_routes
+from penstock.http.api.admin import model_routes as admin_model_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import batch_routes, file_routes, moderations, rerank, stored_routes
@@ -73,10 +74,10 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     openai_routes.add_embeddings(app, service)
     rerank.add(app, service)
     moderations.add(app, service)
-    openai_routes.add_models(app, service)
+    model_routes.add(app, service)
     batch_routes.add(app, service, settings)
     tokenizer_routes.add(app, service)
-    model_routes.add(app, service, settings)
+    admin_model_routes.add(app, service, settings)
     adapter_routes.add(app, service, settings)
     key_routes.add(app, service)
     tenant_routes.add(app, service)

@@ -17,19 +17,26 @@ ErrorFormat = Callable[[BaseException, str], RenderedError]  # of an error and a
 
 
 class ErrorFormats:
-    """Error formats by path prefix. `app` registers that of each API; `RequestIdMiddleware` puts them into the
-    scope."""
+    """Error formats by path prefix or header. `app` registers that of each API; `RequestIdMiddleware` puts them into
+    the scope."""
 
-    def __init__(self, by_prefix: Mapping[str, ErrorFormat] | None = None) -> None:
-        """A prefix covers whole segments: `/v1/messages` is also that of `/v1/messages/batches`. All other paths have
-        OpenAI's format."""
+    def __init__(
+        self,
+        by_prefix: Mapping[str, ErrorFormat] | None = None,
+        by_header: Mapping[bytes, ErrorFormat] | None = None,
+    ) -> None:
+        """A prefix covers whole segments: `/v1/messages` is also that of `/v1/messages/batches`. On all other paths
+        clients that send a header of `by_header` get its format, and all others OpenAI's."""
         self._by_prefix = dict(by_prefix or {})
+        self._by_header = dict(by_header or {})
 
-    def for_path(self, path: str) -> ErrorFormat:
+    def for_request(self, scope: Scope) -> ErrorFormat:
+        path: str = scope["path"]
         for prefix, render in self._by_prefix.items():
             if path == prefix or path.startswith(f"{prefix.rstrip('/')}/"):
                 return render
-        return render_error
+        sent = {name for name, _ in scope["headers"]}
+        return next((render for name, render in self._by_header.items() if name in sent), render_error)
 
 
 def report_error(error: Exception, scope: Scope) -> RenderedError:
@@ -40,7 +47,7 @@ def report_error(error: Exception, scope: Scope) -> RenderedError:
     elif error.status >= 500 and not isinstance(error, ModelLoading):
         logger.error("request %s failed: %s", request_id, error, extra={"request_id": request_id})
     formats: ErrorFormats = scope["state"].get("error_formats") or ErrorFormats()
-    return formats.for_path(scope["path"])(error, request_id)
+    return formats.for_request(scope)(error, request_id)
 
 
 def error_response(error: Exception, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:

@@ -11,6 +11,7 @@ from penstock.http.api import capacity_routes, model_card, tokenizer_routes, usa
 from penstock.http.api.admin import adapter_bodies, limit_routes, model_routes
 from penstock.http.api.admin import bodies as admin
 from penstock.http.api.anthropic import messages
+from penstock.http.api.anthropic import models as anthropic_models
 from penstock.http.api.ollama import openapi_bodies as ollama
 from penstock.http.api.openai import chat, completions, embeddings, file_bodies, moderations, rerank, stored_completions
 from penstock.http.api.responses import writer as responses
@@ -55,6 +56,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     ErrorBody,
     *responses.ANSWERS,
     *messages.ANSWERS,
+    *anthropic_models.ANSWERS,
     *ollama.ANSWERS,
 )
 

@@ -1,12 +1,14 @@
 """HTTP/1.1 on a connection: uvicorn's protocol with bounds on the size of headers and on the time a client may take to
 send its request. Uvicorn has neither, and clients are not authenticated at that point.
 
-Trailers of a chunked body count as headers do, and are dropped.
+Trailers of a chunked body count as headers do, and are dropped. No connection is upgraded, to WebSocket or HTTP/2: the
+request is answered as if it had not asked for that, as RFC 9110 (7.8) has it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any, cast
 
 from penstock.http.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -54,6 +56,8 @@ class Protocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._unanswered: list[RequestResponseCycle] = []  # requests, the one that is being answered first
         self._direct: DirectBody | None = None
+        self._unread: list[bytes | memoryview] = []  # the last one is read next
+        self._reading: bytes | memoryview = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,12 +88,33 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._brought_body = False
-        super().data_received(data)
+        self._unread = [data]
+        while self._unread and not self.transport.is_closing():
+            self._reading = self._unread.pop()
+            super().data_received(self._reading)  # type: ignore[arg-type]  # a memoryview is read, too
+        self._reading = b""
         counts = self._within_message and not self._brought_body
         self._head_bytes = self._head_bytes + len(data) if counts else 0
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.logger.warning("a request with headers of more than %d bytes was refused", MAX_HEAD_BYTES)
             self._refuse(431)
+
+    def _should_upgrade(self) -> bool:
+        """Of a request with such a header, of which the parser has skipped the body: uvicorn starts no answer, and
+        calls the next method."""
+        return True
+
+    def handle_websocket_upgrade(self) -> None:
+        """Has the request read again without the header. Java's HTTP client sends it (h2c), also with a body."""
+        upgrade = sys.exc_info()[1]
+        method = self.parser.get_method()
+        if upgrade is None or method == b"CONNECT":
+            self.send_400_response("This server is no proxy.")
+            return
+        version = cast(dict[str, Any], self.scope)["http_version"].encode()
+        kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
+        self._unread += [memoryview(self._reading)[upgrade.args[0] :], head]
 
     def on_message_begin(self) -> None:
         self._within_message = self._within_head = True

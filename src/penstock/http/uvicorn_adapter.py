@@ -25,7 +25,7 @@ except ImportError:  # `choose_protocol` says so
 __all__ = ["STATUS_LINE", "HttpToolsProtocol", "RequestResponseCycle", "Server", "choose_protocol"]
 
 REHEARSAL_S = 5.0
-REQUEST = b"POST / HTTP/1.1\r\nhost: rehearsal\r\ncontent-length: 2\r\n\r\nhi"
+REQUEST = b"POST / HTTP/1.1\r\nhost: rehearsal\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nhi"
 BODY = b"2\r\nhi\r\n1\r\n!\r\n0\r\n\r\n"
 
 

@@ -46,6 +46,7 @@ from penstock.settings.sections import (
     error_in_words,
 )
 from penstock.settings.server import ObserveSettings, RoutingSettings, ServeSettings, TenantSettings
+from penstock.settings.unknown import unknown_section, unknown_setting
 from penstock.settings.unused import check_own_used, check_used
 from penstock.system import typed
 
@@ -128,11 +129,12 @@ class Settings(Section, frozen=True):
         return self.tenants.database or f"sqlite:///{self.data_folder / DATABASE}"
 
 
+ENTRIES = ("models", "routes", "safety")  # of which a file has several, as in [[models]]
 # flat name -> section; names are unique across sections
 SECTIONS = {
     name: section.name
     for section in msgspec.structs.fields(Settings)
-    if section.name not in ("models", "routes", "safety")
+    if section.name not in ENTRIES
     for name in section.type.__struct_fields__
 }
 
@@ -155,13 +157,8 @@ def load(
             raise InvalidSetting("models on the command line and [[models]] exclude each other", param="models")
         raw_entries = [{"name": source_name(source), "model": source} for source in models]
     for section, entries in content.items():
-        if section not in values and section in SECTIONS:
-            raise InvalidSetting(f"{file}: {section} is a setting: it goes under [{SECTIONS[section]}]", param=section)
-        if section in values and not isinstance(entries, dict):
-            raise InvalidSetting(f"{file}: {section} must be a table: [{section}]", param=section)
-        if section not in values:
-            known = f"{', '.join(values)}, [[models]], [[routes]], [[safety]]"
-            raise InvalidSetting(f"{file}: unknown section [{section}]; known: {known}", param=section)
+        if section not in values or not isinstance(entries, dict):
+            raise InvalidSetting(f"{file}: {unknown_section(section, entries, SECTIONS, ENTRIES)}", param=section)
         values[section].update(entries)
     for name, section in SECTIONS.items():
         text = environ.get(ENV_PREFIX + name.upper())
@@ -265,19 +262,11 @@ def from_wire(values: dict[str, Any]) -> Settings:
         unknown = re.search(r"unknown field `(\w+)`", what)
         param = unknown[1] if unknown else path.strip("`").rpartition(".")[2]
         message = (
-            _unknown_setting_message(param, path.strip("`").removeprefix("$."))
+            unknown_setting(param, path.strip("`").removeprefix("$."), SECTIONS)
             if unknown
             else f"{param} {error_in_words(what)}"
         )
         raise InvalidSetting(message, param=param) from None
-
-
-def _unknown_setting_message(name: str, section: str) -> str:
-    """The error message for an unknown setting of a section."""
-    if name in SECTIONS:
-        return f"{name} is not a setting of [{section}]: it goes under [{SECTIONS[name]}]"
-    close = difflib.get_close_matches(name, SECTIONS, n=1)
-    return f"[{section}] has no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def parse_bytes(text: str, param: str) -> int:

@@ -6,7 +6,6 @@ name. What an entry does not set comes from those sections, as for a server with
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from penstock.errors import InvalidSetting
+from penstock.errors import InvalidSetting, did_you_mean
 from penstock.settings.context import ContextSettings
 from penstock.settings.sections import (
     CacheSettings,
@@ -294,8 +293,7 @@ def entry_label(number: int | None, name: str | None) -> str:
 def _unknown(name: str, known: Sequence[str], sections: Mapping[str, str]) -> str:
     if name in sections:
         return f"{name} is a setting of the whole server: it goes under [{sections[name]}]"
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"there is no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
+    return f"there is no setting {name}{did_you_mean(name, known)}"
 
 
 def _is_url(text: Any) -> bool:

@@ -124,9 +124,11 @@ class CacheSettings(Section, frozen=True):
     kv_dtype: Annotated[
         KvDtype,
         Meta(
-            description="Dtype of the KV cache; two names, as in int8,int4, are for keys and for values. auto: float16 "
+            description="Dtype of the KV cache: auto, float32, bfloat16, float16, fp8, int8 or int4. Two of the last "
+            "four, as in int8,int4, are for keys and for values; float16 and fp8 do not go together. auto: float16 "
             "with the native CPU kernels, else the model's dtype. GPUs also have fp8, int8 and int4, the native CPU "
-            "kernels int8 and int4. int4 saves memory at a loss of quality (docs/QUANTIZATION.md)."
+            "kernels int8 and int4. int4 saves memory at a loss of quality (docs/QUANTIZATION.md).",
+            extra={"metavar": "DTYPE"},  # 17 choices are a line that nobody reads
         ),
     ] = "auto"
     adapter_memory: Annotated[

@@ -234,12 +234,18 @@ class ServerModels:
 
     async def add(self, entry: Mapping[str, Any], *, trusted: bool) -> ServedModel:
         """Serve another model from now on, by an entry as in [[models]]. A local one is loaded now, unless it says on
-        demand. Only a `trusted` client may name a variable of the environment that no entry of the settings names: its
-        value is sent to the upstream. Raises InvalidRequest or what is wrong with the model."""
+        demand. Only a `trusted` client may name a variable of the environment, whose value is sent to the upstream;
+        others those of the settings, for the upstream that has them there. Raises InvalidRequest or what is wrong with
+        the model."""
         self._check_one_frontend("add models")
         variable = entry.get("api_key_env")
-        if variable is not None and not trusted and variable not in [one.api_key_env for one in self.settings.models]:
-            raise InvalidRequest("api_key_env: only a client with an admin_key may name it", param="api_key_env")
+        known = [(one.api_key_env, one.upstream) for one in self.settings.models]
+        if variable is not None and not trusted and (variable, entry.get("upstream")) not in known:
+            raise InvalidRequest(
+                "api_key_env: only a client with an admin_key may name it, unless an entry of [[models]] has it with "
+                "this upstream",
+                param="api_key_env",
+            )
         try:
             parsed = parse_entry(entry, self.settings)
         except InvalidSetting as error:

@@ -68,3 +68,16 @@ def test_json_and_csv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_format_at_a_time() -> None:
     assert CliRunner().invoke(usage, ["--json", "--csv"]).exit_code == 2
+
+
+def test_a_group_that_there_is_not_is_refused_before_the_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Remote", None)
+    for by, said in (
+        ("bogus", "'bogus' is none of day, tenant, key, model\n"),
+        ("day,modle", "did you mean model?"),
+    ):
+        result = CliRunner().invoke(usage, ["--by", by])
+        assert result.exit_code == 2
+        assert said in result.output
+    run(monkeypatch, "--by", "")
+    run(monkeypatch, "--by", "day, key")

@@ -74,7 +74,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, No
 
 def talk(with_server: Talk) -> bytes:
     async def main() -> bytes:
-        config = uvicorn.Config(app, http=protocol.Protocol, lifespan="off", log_config=None)
+        config = uvicorn.Config(app, http=protocol.Protocol, ws="none", lifespan="off", log_config=None)
         config.load()
         state = ServerState()
         loop = asyncio.get_running_loop()
@@ -221,3 +221,62 @@ def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch, least: f
 
     answer = talk(trickle)
     assert answer.startswith(status) or (not answer and status.endswith(b"408"))
+
+
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEA\r\n\r\n"
+WEBSOCKET = b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n"
+
+
+def with_header(request: bytes, header: bytes) -> bytes:
+    return request.replace(b"\r\n\r\n", b"\r\n" + header, 1)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 120, 10_000], ids=["bytewise", "in pieces", "in the head", "at once"])
+@pytest.mark.parametrize("body", [POST + b"body", CHUNKED + b"0\r\n\r\n"], ids=["with a length", "chunked"])
+def test_a_request_that_asks_for_an_upgrade_keeps_its_body(
+    body: bytes, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's HTTP client asks for HTTP/2 in this way."""
+
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        request = with_header(body, UPGRADE)
+        for start in range(0, len(request), cut):
+            writer.write(request[start : start + cut])
+            await asyncio.sleep(0)
+        return await reader.read()
+
+    answer = talk(ask)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"bodyall" in answer
+    assert caplog.text == ""
+
+
+def test_a_websocket_is_refused_by_an_ordinary_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(with_header(GET.replace(b"/slow", b"/echo"), WEBSOCKET))
+        return await reader.read()
+
+    answer = talk(ask)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert caplog.text == ""
+
+
+def test_requests_behind_an_upgrade_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        early = GET.replace(b"/slow", b"/early")
+        writer.write(with_header(early, WEBSOCKET) * 400 + with_header(POST, UPGRADE) + b"body")
+        return await reader.read()
+
+    answer = talk(ask)
+    assert answer.count(b"HTTP/1.1 401") == 400
+    assert b"bodyall" in answer
+    assert caplog.text == ""
+
+
+def test_it_is_no_proxy(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
+        return await reader.read()
+
+    assert talk(ask).startswith(b"HTTP/1.1 400")
+    assert caplog.text == ""

@@ -165,3 +165,20 @@ def test_an_engine_that_finds_its_gpus_itself_holds_one_for_each_rank() -> None:
 
     assert held(ReplicaShare(settings)) == {0: 0.9, 1: 0.9}
     assert held(ReplicaShare(settings, (2, 3))) == {2: 0.9, 3: 0.9}
+
+
+def test_a_key_of_the_settings_is_for_its_own_upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every client of a server without keys may add upstreams: they would be sent the key."""
+    monkeypatch.setenv("FAR_KEY", "secret")
+
+    async def main() -> None:
+        models = models_of(tmp_path, {"name": "far", "upstream": NOBODY, "api_key_env": "FAR_KEY"})
+        thief = {"name": "thief", "upstream": "http://127.0.0.1:10/v1", "api_key_env": "FAR_KEY"}
+        for entry in (thief, {**thief, "upstream": f"{NOBODY}@thief.example"}):
+            with pytest.raises(InvalidRequest, match="api_key_env: only a client with an admin_key"):
+                await models.add(entry, trusted=False)
+        await models.add({"name": "other", "upstream": NOBODY, "api_key_env": "FAR_KEY"}, trusted=False)
+        await models.add(thief, trusted=True)
+        assert names(models) == ["far", "other", "thief"]
+
+    asyncio.run(main())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import PoolProxiedConnection, Select, case, func, select, text
+from sqlalchemy import PoolProxiedConnection, Select, case, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from penstock.database.database import POSTGRESQL, SQLITE, Database
@@ -18,6 +19,7 @@ from penstock.gateway.limits.account import Account
 from penstock.gateway.limits.limiter import Settlement, Spend
 
 columns = usage.c
+CHECK_BYTES = 1 << 16  # of the record that a check writes: more than a commit of a busy server has
 
 
 class UsageStore:
@@ -34,7 +36,7 @@ class UsageStore:
     def add(self, records: Sequence[UsageRecord]) -> None:
         """All of them or none. One that is there already stays as it is: a retry after a commit whose outcome is not
         known writes nothing twice. Always called in the same thread."""
-        rows: list[Any] = [{**msgspec.structs.asdict(record), "day": utc_day(record.t)} for record in records]
+        rows: list[Any] = [_row(record) for record in records]
         if self._order is not None:
             rows = [tuple([row[name] for name in self._order]) for row in rows]
         if self._writing is None:
@@ -54,9 +56,14 @@ class UsageStore:
             raise
 
     def check(self) -> None:
-        """Raises if the database cannot be reached."""
-        with self._database.read() as connection:
-            connection.execute(text("SELECT 1"))
+        """Raises if the database cannot be reached, or has no room for a record: writes one and takes it back."""
+        large = UsageRecord(
+            request=f"check-{uuid.uuid4()}", t=0.0, tenant="", key="", model="x" * CHECK_BYTES, replica=0, input=0,
+            cached=0, output=0, latency_s=0.0, ttft_s=None, microusd=0, finish="error",
+        )  # fmt: skip
+        with self._database.write() as connection:
+            connection.execute(usage.insert(), [_row(large)])
+            connection.execute(usage.delete().where(columns.request == large.request))
 
     def close(self) -> None:
         """In the thread of `add`."""
@@ -107,6 +114,10 @@ class UsageStore:
         with self._database.read() as connection:
             rows = connection.execute(found).mappings().all()
         return [_sum(row, query.group_by) for row in rows if row["requests"]]
+
+
+def _row(record: UsageRecord) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(record), "day": utc_day(record.t)}
 
 
 def utc_day(t: float) -> str:

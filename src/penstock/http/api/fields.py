@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import cache
 from types import UnionType
@@ -12,6 +11,7 @@ import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from penstock.errors import did_you_mean
 from penstock.flow.tools import MAX_DEPTH, is_nested_deeper
 from penstock.http.parse.error_text import MAX_SHOWN_NAME
 from penstock.http.parse.query import Parameter
@@ -48,8 +48,7 @@ class StrictModel(BaseModel):
         for name in value:
             if name not in known:
                 shown = name[:MAX_SHOWN_NAME] or '""'
-                close = difflib.get_close_matches(shown, known, n=1, cutoff=0.7)
-                raise field_error("is not a known field" + (f"; did you mean {close[0]}?" if close else ""), shown)
+                raise field_error(f"is not a known field{did_you_mean(shown, known, cutoff=0.7)}", shown)
         return value
 
 

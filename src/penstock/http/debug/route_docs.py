@@ -35,7 +35,8 @@ FACTS = DebugRoute(
         "scopes": "What the key of this request may do.",
         "model": "Its shape.",
         "engine": "Device, dtypes, sizes, restarts.",
-        "settings": "As they were resolved, without secrets.",
+        "settings": "As they were resolved, without secrets and safety rules; for a key of certain models also without "
+        "models and routes.",
         "sampling": "What the model's makers recommend.",
         "measured": "Speeds, and the fitted cost of a step.",
         "replica": "The number of the replica that `engine` is about.",

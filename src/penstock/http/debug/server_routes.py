@@ -35,7 +35,7 @@ JsonObject = dict[str, Any]
 def add(app: App, service: Service, observer: Observer, settings: Settings) -> None:
     observe = app.requiring(Scope.OBSERVE)
     journal = observer.journal
-    public_settings = _without_secrets(settings)
+    shown_settings = {whole: settings_without_secrets(settings, all_models=whole) for whole in (True, False)}
 
     @observe.get("/observe/facts", **route_docs.FACTS.docs)
     async def facts(request: Request) -> Response:
@@ -58,7 +58,7 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
                 "scopes": sorted(identity_of(request.scope).scopes),
                 "model": {**shape, "name": model.name},
                 "engine": {} if replica is None else {**replica.facts, "restarts": replica.restarts},
-                "settings": public_settings,
+                "settings": shown_settings[identity_of(request.scope).models is None],
                 "sampling": model.sampling,
                 "measured": measured,
                 "replica": source.replica,
@@ -141,9 +141,14 @@ def _model_facts(model: ServedModel) -> JsonObject:
     }
 
 
-def _without_secrets(settings: Settings) -> JsonObject:
-    """URLs may have credentials in them."""
+def settings_without_secrets(settings: Settings, *, all_models: bool) -> JsonObject:
+    """URLs may have credentials in them, safety rules name tenants, and a key that may not use `all_models` learns
+    nothing of the others."""
     shown: JsonObject = msgspec.to_builtins(settings)
+    shown.pop("safety")
+    if not all_models:
+        shown.pop("models")
+        shown.pop("routes")
     shown["serve"].pop("api_key")
     shown["serve"].pop("admin_key")
     for section, name in (

@@ -10,20 +10,21 @@ from pydantic import BaseModel
 
 from penstock.http.error_body import ErrorBody
 from penstock.http.openapi import schemas
+from penstock.http.openapi.schemas import Answer
 from penstock.http.parse.query import Parameter
 from penstock.http.routing import Responses
 
 
 def route_docs(
     request: type[BaseModel] | type[msgspec.Struct] | None,
-    answer: type[msgspec.Struct],
+    answer: Answer,
     *,
     chunk: type[msgspec.Struct] | None = None,
     events: Sequence[type[msgspec.Struct]] = (),
     stored_events: Sequence[type[msgspec.Struct]] = (),
     lines: type[msgspec.Struct] | None = None,
     uses_engine: bool = False,
-    error: type[msgspec.Struct] = ErrorBody,
+    error: Answer = ErrorBody,
     not_found: str | None = "No such model.",
     may_reject: bool = False,
     parameters: Sequence[Parameter] = (),
@@ -60,14 +61,14 @@ def route_arguments(
     return {"responses": responses, "openapi_extra": extra}
 
 
-def body_errors(error: type[msgspec.Struct]) -> Responses:
+def body_errors(error: Answer) -> Responses:
     return {
         413: schemas.response(error, "The body is too large."),
         415: schemas.response(error, "The content-type is not application/json."),
     }
 
 
-def engine_errors(error: type[msgspec.Struct]) -> Responses:
+def engine_errors(error: Answer) -> Responses:
     return {
         429: schemas.response(error, "The queue is full; Retry-After says when to come back."),
         500: schemas.response(error, "Something broke; the message has an id to quote."),
@@ -75,5 +76,5 @@ def engine_errors(error: type[msgspec.Struct]) -> Responses:
     }
 
 
-def unauthorized(error: type[msgspec.Struct]) -> dict[str, Any]:
+def unauthorized(error: Answer) -> dict[str, Any]:
     return schemas.response(error, "No API key, or a wrong one.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +13,8 @@ from pydantic.json_schema import models_json_schema
 
 from penstock.http.error_body import ErrorBody
 from penstock.http.parse.schema import build
+
+Answer = type[Struct] | UnionType  # or one of several
 
 _REF = "#/components/schemas/"
 
@@ -22,7 +25,7 @@ def request_body(schema: type[BaseModel] | type[Struct]) -> dict[str, Any]:
 
 
 def response(
-    answer: type[Struct],
+    answer: Answer,
     description: str,
     *,
     chunk: type[Struct] | None = None,
@@ -71,5 +74,7 @@ def _event(chunk: type[Struct]) -> dict[str, Any]:
     return {"type": "object", "properties": {"data": {"anyOf": [data, end]}}, "required": ["data"]}
 
 
-def _ref(schema: type[BaseModel] | type[Struct]) -> dict[str, str]:
+def _ref(schema: type[BaseModel] | Answer) -> dict[str, Any]:
+    if isinstance(schema, UnionType):
+        return {"anyOf": [_ref(one) for one in get_args(schema)]}
     return {"$ref": _REF + schema.__name__}

@@ -8,6 +8,7 @@ from sqlite3 import IntegrityError
 import pytest
 
 from helpers.usage_records import NOON, record, usage_database
+from penstock.errors import StorageUnavailable
 from penstock.gateway.ledger.queries import UsageQuery, to_csv, total
 from penstock.gateway.ledger.store import UsageStore
 from penstock.gateway.limits.account import Account
@@ -86,3 +87,24 @@ def test_csv() -> None:
         "'=cmd(),0,0,0,0,0,0.000001,0.000000,0",
     ]
     assert to_csv([], ["model", "day"]).startswith("day,model,requests,")
+
+
+def test_a_full_database_is_not_available_until_there_is_room(tmp_path: Path) -> None:
+    """It can be read all the same."""
+    database = usage_database(tmp_path)
+    store = UsageStore(database)
+    store.add([record(f"first-{number}") for number in range(100)])
+    store.close()
+
+    def limit(pages: int) -> None:
+        with database.read() as connection:  # the pool's only connection in this thread
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+    limit(1)  # no more than there are
+    with pytest.raises(StorageUnavailable):
+        store.check()
+    limit(1 << 20)
+    store.check()
+    (found,) = store.sums(UsageQuery())
+    assert found.requests == 100
+    store.close()

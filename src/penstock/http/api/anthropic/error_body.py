@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from penstock.http.error_body import RenderedError, error_headers, message_with_param, public_error
 
 PATH_PREFIX = "/v1/messages"
+VERSION_HEADER = "anthropic-version"  # of all requests of Anthropic's clients, also on paths that other APIs share
 
 ErrorType = Literal[
     "invalid_request_error",

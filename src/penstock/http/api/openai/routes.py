@@ -1,5 +1,5 @@
-"""The routes of OpenAI's API: chat completions, completions, embeddings, models. Stored chat completions are in
-`stored_routes`, the Responses API in `http.api.responses`."""
+"""The routes of OpenAI's API: chat completions, completions, embeddings. Stored chat completions are in
+`stored_routes`, models in `http.api.model_routes`, the Responses API in `http.api.responses`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from starlette.responses import Response
 
 from penstock import flow
 from penstock.gateway.keys.identity import Scope
-from penstock.http.api import model_card
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.api.openai import chat, completions, embeddings
 from penstock.http.api.openai.schemas import GenerationFields
-from penstock.http.json_response import json_response
-from penstock.http.middleware.tenants import identity_of, tenant_of
+from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
@@ -100,19 +98,3 @@ def add_embeddings(app: App, service: Service) -> None:
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)
             return FullResponse(service, await service.submit(model, requests, events.identity, request.receive), write)
-
-
-def add_models(app: App, service: Service) -> None:
-    any_key = app.requiring(*Scope)
-
-    @any_key.get("/v1/models", **route_docs(None, model_card.ModelList, not_found=None))
-    async def list_models(request: Request) -> Response:
-        """The models of this server that the API key may use."""
-        models = service.models_of(identity_of(request.scope))
-        return json_response(model_card.encode_models([model_card.describe(model) for model in models]))
-
-    @any_key.get("/v1/models/{model_id:path}", **route_docs(None, model_card.Model))
-    async def retrieve_model(model_id: str, request: Request) -> Response:
-        """One model."""
-        model = service.models_of(identity_of(request.scope)).find(model_id)
-        return json_response(model_card.encode_model(model_card.describe(model)))

@@ -9,7 +9,8 @@ from anthropic.types import ThreadUnsupportedRequestError
 
 from penstock import errors
 from penstock.errors import PenstockError
-from penstock.http.api.anthropic.error_body import PATH_PREFIX, render_error
+from penstock.http.api.anthropic.error_body import PATH_PREFIX, VERSION_HEADER, render_error
+from penstock.http.error_formats import ERROR_FORMATS
 from penstock.http.error_response import ErrorFormats
 
 
@@ -89,4 +90,11 @@ def test_a_client_is_told_when_to_come_back() -> None:
 )
 def test_which_paths_have_this_format(path: str, wanted: bool) -> None:
     formats = ErrorFormats({PATH_PREFIX: render_error})
-    assert (formats.for_path(path) is render_error) is wanted
+    assert (formats.for_request({"path": path, "headers": []}) is render_error) is wanted
+
+
+@pytest.mark.parametrize(("path", "wanted"), [("/v1/models", True), ("/nowhere", True), ("/api/chat", False)])
+def test_which_format_its_clients_get_on_other_paths(path: str, wanted: bool) -> None:
+    scope = {"path": path, "headers": [(VERSION_HEADER.encode(), b"2023-06-01")]}
+    assert (ERROR_FORMATS.for_request(scope) is render_error) is wanted
+    assert ERROR_FORMATS.for_request({**scope, "headers": []}) is not render_error

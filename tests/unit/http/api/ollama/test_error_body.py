@@ -49,4 +49,4 @@ def test_a_client_is_told_when_to_come_back() -> None:
 )
 def test_which_paths_have_this_format(path: str, wanted: bool) -> None:
     formats = ErrorFormats({PATH_PREFIX: render_error})
-    assert (formats.for_path(path) is render_error) is wanted
+    assert (formats.for_request({"path": path, "headers": []}) is render_error) is wanted
