@@ -44,7 +44,6 @@ Only `http` maps these to HTTP responses; all other modules raise them with a me
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -258,5 +257,7 @@ def _by_code(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """For the end of a message about an unknown name: "; did you mean port?", or nothing. `cutoff`: from 0, any name,
     to 1, the same name."""
+    import difflib  # no start needs it
+
     close = difflib.get_close_matches(name[:64], list(known), n=1, cutoff=cutoff)
     return f"; did you mean {close[0]}?" if close else ""
