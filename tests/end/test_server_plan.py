@@ -152,7 +152,7 @@ def test_top_says_what_it_lacks(locked: Server) -> None:
         ((locked.url, "--once"), "requires an API key"),
         ((locked.url, "--once", "--api-key", "wrong"), "rejects this API key"),
         (("http://127.0.0.1:1", "--once"), "no server at http://127.0.0.1:1"),
-        ((locked.url, "--api-key", "a-key"), "no terminal"),
+        ((locked.url, "--api-key", "a-key"), "standard output is not a terminal"),
     ):
         done = command("top", *arguments)
         assert done.returncode == 1

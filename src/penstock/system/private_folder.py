@@ -10,7 +10,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +20,22 @@ _UNLOCKED = ".penstock-owner.new"  # until its maker has locked it
 
 
 class PrivateFolder:
-    """Removed by `remove`, at the end of a `with`, when nobody has it any more, or when the process exits."""
+    """Removed by `remove`, at the end of a `with`, or when nobody has it any more. Not by an exit function, which would
+    be left in a library user's process: if it exits before, the next one to make a folder removes this one."""
 
     def __init__(self) -> None:
         remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
-        self.remove = weakref.finalize(self, _remove, self.path, _lock(self.path))
+        self._owned: int | None = _lock(self.path)
+
+    def remove(self) -> None:
+        if self._owned is not None:
+            lock, self._owned = self._owned, None
+            _remove(self.path, lock)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_owned"):  # it was made
+            self.remove()
 
     def __enter__(self) -> Path:
         return self.path

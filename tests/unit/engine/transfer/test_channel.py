@@ -137,7 +137,7 @@ def test_another_protocol_is_refused() -> None:
     one, other = socket.socketpair()
     with one, other:
         one.sendall(b"GET /v1/models HTTP/1.1\r\nhost: penstock.example.com\r\naccept: */*\r\n\r\n")
-        with pytest.raises(TransferError, match="no engine"):
+        with pytest.raises(TransferError, match="the other side is not an engine of this version"):
             connecting(other)
 
 
