@@ -131,7 +131,13 @@ class Story:
                 await asyncio.Event().wait()
 
             state = {"request_id": "r"}
-            scope = {"type": "http", "path": "/", "state": state, "extensions": {BODY_EXTENSION: self.connection}}
+            scope = {
+                "type": "http",
+                "path": "/",
+                "headers": [],
+                "state": state,
+                "extensions": {BODY_EXTENSION: self.connection},
+            }
             stream = EventStream(cast(Service, self.desk), self.ticket, Writer())
             answering = asyncio.ensure_future(stream(scope, receive, send))
             for turn in turns:

@@ -21,7 +21,7 @@ from penstock.observe import events
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
 
-SCOPE = {"type": "http", "path": "/v1/chat/completions", "state": {"request_id": "r"}}
+SCOPE = {"type": "http", "path": "/v1/chat/completions", "headers": [], "state": {"request_id": "r"}}
 START, BODY = "http.response.start", "http.response.body"
 
 
