@@ -128,7 +128,7 @@ class CacheSettings(Section, frozen=True):
             "four, as in int8,int4, are for keys and for values; float16 and fp8 do not go together. auto: float16 "
             "with the native CPU kernels, else the model's dtype. GPUs also have fp8, int8 and int4, the native CPU "
             "kernels int8 and int4. int4 saves memory at a loss of quality (docs/QUANTIZATION.md).",
-            extra={"metavar": "DTYPE"},  # 17 choices are a line that nobody reads
+            extra={"metavar": "DTYPE"},  # a line of 17 choices is unreadable
         ),
     ] = "auto"
     adapter_memory: Annotated[

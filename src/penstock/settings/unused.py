@@ -1,4 +1,4 @@
-"""Settings that have no effect without another one are errors where that one is missing: nobody is told otherwise.
+"""A setting that has no effect without another one is an error where that one is missing.
 
 Only values that differ from the default count as given.
 """

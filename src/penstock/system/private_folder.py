@@ -1,7 +1,7 @@
-"""Folders for sockets in the folder of temporary files, which nobody but this user may enter.
+"""Folders for sockets in the folder of temporary files. Only this user may enter them.
 
-A process that is killed leaves its folders behind. So each has a lock, which its maker holds while it lives. Whoever
-makes a folder removes those whose lock nobody holds. A folder without a lock is not known to be ours: it stays.
+A process that is killed leaves its folders behind. So each has a lock, which its maker holds while it lives. A
+process that makes a folder removes those whose lock is free. A folder without a lock is not known to be ours: it stays.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _UNLOCKED = ".penstock-owner.new"  # until its maker has locked it
 
 
 class PrivateFolder:
-    """Removed by `remove`, at the end of a `with`, or when nobody has it any more. Not by an exit function, which would
-    be left in a library user's process: if it exits before, the next one to make a folder removes this one."""
+    """Removed by `remove`, at the end of a `with`, or when no reference to it is left. Not by an exit
+    function, which would be left in a library user's process: if that exits first, the next maker removes the folder."""
 
     def __init__(self) -> None:
         remove_abandoned()
