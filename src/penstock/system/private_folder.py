@@ -20,8 +20,11 @@ _UNLOCKED = ".penstock-owner.new"  # until its maker has locked it
 
 
 class PrivateFolder:
-    """Removed by `remove`, at the end of a `with`, or when no reference to it is left. Not by an exit
-    function, which would be left in a library user's process: if that exits first, the next maker removes the folder."""
+    """Removed by `remove`, at the end of a `with`, or when no reference to it is left.
+
+    Not by an exit function, which would be left in a library user's process: if that exits first, the next maker
+    removes the folder.
+    """
 
     def __init__(self) -> None:
         remove_abandoned()
